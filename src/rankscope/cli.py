@@ -1,0 +1,64 @@
+"""The verbs of the command line. Nothing heavy is imported before a verb is known."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from rankscope import __version__
+from rankscope.errors import RankscopeError, UsageError
+
+USAGE = """\
+usage: rankscope VERB [arguments]
+
+torchrun that tells you why: starts a multi-GPU PyTorch job nobody edited, and when it hangs or dies names the rank,
+the line of your code, the cause and the fix.
+
+verbs:
+  run        start a job; takes every option of torchrun     rankscope run --nproc-per-node 4 train.py
+  diagnose   say again what happened, from a run's folder    rankscope diagnose runs/1115-021233-train
+
+  rankscope VERB --help     options of a verb
+  rankscope --version
+"""
+
+
+def _run(arguments: list[str]) -> int:
+    from rankscope.launch.command import run
+
+    return run(arguments)
+
+
+def _diagnose(arguments: list[str]) -> int:
+    from rankscope.report.again import diagnose_command
+
+    return diagnose_command(arguments)
+
+
+VERBS: dict[str, Callable[[list[str]], int]] = {"run": _run, "diagnose": _diagnose}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Entry point; returns the exit code."""
+    given = sys.argv[1:] if arguments is None else arguments
+    if not given or given[0] in ("-h", "--help", "help"):
+        print(USAGE, end="")
+        return 0 if given else 2
+    if given[0] in ("-V", "--version"):
+        print(f"rankscope {__version__}")
+        return 0
+    try:
+        verb = VERBS.get(given[0])
+        if verb is None:
+            raise UsageError(f"no verb '{given[0]}'{_nearest(given[0])}; see 'rankscope --help'")
+        return verb(given[1:])
+    except RankscopeError as error:
+        print(f"rankscope: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+def _nearest(word: str) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(word, VERBS, n=1)
+    return f", did you mean '{close[0]}'?" if close else ""

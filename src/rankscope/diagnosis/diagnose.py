@@ -1,0 +1,243 @@
+"""Evidence → Verdict. The one entrance to the diagnosis."""
+
+from __future__ import annotations
+
+from rankscope.diagnosis import views
+from rankscope.diagnosis.finding import Finding
+from rankscope.diagnosis.rules.deadlock import explain_deadlock
+from rankscope.diagnosis.rules.endings import Endings, explain_endings, explain_exception, explain_left
+from rankscope.diagnosis.rules.set_up import explain_missing
+from rankscope.diagnosis.rules.standing import explain_standing
+from rankscope.diagnosis.verdict import Verdict
+from rankscope.diagnosis.waits import WaitGraph, build_graph
+from rankscope.evidence.model import Evidence, RaisedException, RankEvidence
+
+
+def diagnose(evidence: Evidence) -> Verdict:
+    """Always a verdict; `ok` where nothing is wrong with what was seen."""
+    endings = explain_endings(evidence)
+    graph = build_graph(evidence, failed=endings.victims)
+    finding = _find(evidence, endings, graph)
+    if finding is None:
+        return _fine(evidence)
+    return _verdict(finding, evidence, graph, endings)
+
+
+def _find(evidence: Evidence, endings: Endings, graph: WaitGraph) -> Finding | None:
+    if endings.origin is not None:
+        return endings.origin
+    hidden = _hidden_exception(evidence, graph)
+    if hidden is not None:
+        return hidden
+    left = [seen for seen in evidence.ranks if seen.rank in endings.left and graph.waiters_of(seen.rank)]
+    if left:
+        first = min(left, key=lambda seen: seen.exit.at if seen.exit is not None else 0.0)
+        return explain_left(first, evidence, graph.waiters_of(first.rank))
+    if graph.deadlocked:
+        return explain_deadlock(graph, evidence)
+    missing = explain_missing(graph, evidence)
+    if missing is not None:
+        return missing
+    return _standing(evidence, graph, endings)
+
+
+def _hidden_exception(evidence: Evidence, graph: WaitGraph) -> Finding | None:
+    """A rank that handles an exception and waits for others meanwhile, as in `finally:`, hides what went wrong."""
+    waiting = [seen for seen in evidence.ranks if graph.states[seen.rank].kind == "waiting" and seen.exit is None]
+    for seen in waiting:
+        pending = [
+            error
+            for error in seen.exceptions
+            if error.source == "pending" and error.thread == "MainThread" and any(frame.user for frame in error.frames)
+        ]
+        others = [other for other in waiting if other is not seen and not _same_error(other, pending)]
+        if pending and others:
+            return explain_exception(seen, pending[-1], evidence)
+    return None
+
+
+def _same_error(seen: RankEvidence, errors: list[RaisedException]) -> bool:
+    types = {error.type for error in errors}
+    return any(error.source == "pending" and error.type in types for error in seen.exceptions)
+
+
+def _standing(evidence: Evidence, graph: WaitGraph, endings: Endings) -> Finding | None:
+    """Living ranks that wait for nobody while others wait for them."""
+    roots = graph.roots()
+    if not roots and not graph.waiting():
+        return _all_still(evidence)
+    found = []
+    for rank in roots:
+        state = graph.states[rank]
+        if state.seen is None or state.kind != "elsewhere":
+            continue
+        found.append(explain_standing(state.seen, evidence, graph.waiters_of(rank)))
+    blind = [rank for rank in roots if graph.states[rank].seen is None]
+    if blind:
+        return _blind(blind, graph)
+    if not found:
+        return _broken(evidence, endings) if endings.victims else None
+    stuck = [finding for finding in found if finding.outcome == "hang"] or found
+    first = stuck[0]
+    if endings.victims and first.outcome == "slow":
+        return _timed_out(first, endings)
+    return _merged(first, [finding for finding in stuck[1:] if finding.cause == first.cause])
+
+
+def _merged(first: Finding, more: list[Finding]) -> Finding:
+    if not more:
+        return first
+    culprits = first.culprits + tuple(culprit for finding in more for culprit in finding.culprits)
+    ranks = [culprit.rank for culprit in culprits if culprit.rank is not None]
+    return Finding(
+        outcome=first.outcome,
+        cause=first.cause,
+        certainty=first.certainty,
+        culprits=culprits,
+        summary=f"{first.summary}; so does {views.ranks_text(ranks[1:])}",
+        because=first.because,
+        fix=first.fix,
+        alternatives=first.alternatives,
+        references=first.references,
+    )
+
+
+def _all_still(evidence: Evidence) -> Finding | None:
+    """Nobody waits for anybody. Ranks that all stand in a call to the outside are stuck there; sleepers are idle."""
+    living = [seen for seen in evidence.ranks if seen.exit is None]
+    if not living or any(views.moving(seen) for seen in living):
+        return None
+    found = [explain_standing(seen, evidence, ()) for seen in living]
+    stuck = [f for f in found if f.outcome == "hang" and f.certainty == "likely" and not _asleep(f, living)]
+    if len(stuck) < len(living):
+        return None
+    return _merged(stuck[0], [finding for finding in stuck[1:] if finding.cause == stuck[0].cause])
+
+
+def _asleep(finding: Finding, living: list[RankEvidence]) -> bool:
+    ranks = {culprit.rank for culprit in finding.culprits}
+    return any(
+        seen.rank in ranks
+        and seen.processes
+        and (call := seen.processes[-1].syscall) is not None
+        and call.name in ("nanosleep", "clock_nanosleep", "pause")
+        for seen in living
+    )
+
+
+def _timed_out(finding: Finding, endings: Endings) -> Finding:
+    """The awaited rank was at work; the others' own time limit ended the job."""
+    return Finding(
+        outcome="hang",
+        cause=finding.cause,
+        certainty=finding.certainty,
+        culprits=finding.culprits,
+        summary=f"{finding.summary}, longer than the time limit of the collective in which "
+        f"{views.ranks_text(endings.victims)} waited",
+        because=(
+            *finding.because,
+            f"{views.ranks_text(endings.victims)} ended with a time-out in a collective",
+        ),
+        fix=(
+            "raise the limit: init_process_group(timeout=timedelta(...)) above the longest one-rank phase",
+            "or do the work before the process group exists, or on all ranks",
+            *finding.fix[:1],
+        ),
+        alternatives=finding.alternatives,
+        references=("hiyouga/LlamaFactory#360",),
+    )
+
+
+def _blind(ranks: list[int], graph: WaitGraph) -> Finding:
+    return Finding(
+        outcome="hang",
+        cause="rank-missing",
+        certainty="possible",
+        culprits=(),
+        summary=f"{views.ranks_text(graph.waiting())} wait for {views.ranks_text(ranks)}, of which nothing could be seen from here",
+        because=(f"no evidence of {views.ranks_text(ranks)}",),
+        fix=("look at the host of the missing ranks: is the process alive, does its log go on?",),
+    )
+
+
+def _broken(evidence: Evidence, endings: Endings) -> Finding:
+    """Every failure is a consequence, and its origin was not seen."""
+    first = min(
+        (seen for seen in evidence.ranks if seen.rank in endings.victims and seen.exit is not None),
+        key=lambda seen: seen.exit.at if seen.exit is not None else 0.0,
+    )
+    message = first.exceptions[-1].message.splitlines()[0] if first.exceptions and first.exceptions[-1].message else ""
+    return Finding(
+        outcome="crash",
+        cause="comm-error",
+        certainty="possible",
+        culprits=(),
+        summary=f"{views.ranks_text(endings.victims)} lost the connection to other ranks, and what began it was not seen",
+        because=(f"rank {first.rank} ended first: {message}",) if message else (),
+        fix=("look at the ranks on other hosts, and at the network between them",),
+    )
+
+
+def _verdict(finding: Finding, evidence: Evidence, graph: WaitGraph, endings: Endings) -> Verdict:
+    guilty = {culprit.rank for culprit in finding.culprits}
+    victims = tuple(sorted((set(graph.waiting()) | set(endings.victims)) - guilty))
+    victims = tuple(rank for rank in victims if graph.states[rank].seen is not None)
+    headline = finding.summary
+    if victims and finding.culprits:
+        them = "it" if len(finding.culprits) == 1 else "them"
+        verb = f"failed with {them}" if finding.outcome == "crash" else f"{views.verb(victims, 'wait')} for {them}"
+        headline = f"{headline}; {views.ranks_text(victims)} {verb}"
+    return Verdict(
+        schema=1,
+        outcome=finding.outcome,
+        cause=finding.cause,
+        certainty=finding.certainty,
+        culprits=finding.culprits,
+        victims=victims,
+        headline=headline + ".",
+        because=tuple(dict.fromkeys(finding.because)),
+        fix=finding.fix,
+        alternatives=finding.alternatives,
+        detected_after_s=_since(finding, evidence),
+        world_size=evidence.world_size,
+        started_at=evidence.started_at,
+        ended_at=evidence.collected_at,
+        exit_codes=exit_codes(evidence),
+        references=finding.references,
+    )
+
+
+def _since(finding: Finding, evidence: Evidence) -> float | None:
+    """From the last progress of the culprits (of anybody, where there is none) to the collection."""
+    guilty = {culprit.rank for culprit in finding.culprits}
+    times = []
+    for seen in evidence.ranks:
+        if guilty and seen.rank not in guilty:
+            continue
+        if seen.exit is not None:
+            times.append(seen.exit.at)
+        elif seen.progress is not None:
+            times.append(seen.progress.changed_at)
+    return max(0.0, evidence.collected_at - max(times)) if times else None
+
+
+def exit_codes(evidence: Evidence) -> dict[int, int | None]:
+    return {seen.rank: seen.exit.code if seen.exit is not None else None for seen in evidence.ranks}
+
+
+def _fine(evidence: Evidence) -> Verdict:
+    return Verdict(
+        schema=1,
+        outcome="ok",
+        cause=None,
+        certainty="proven",
+        culprits=(),
+        victims=(),
+        headline=f"all {evidence.world_size} ranks are well.",
+        because=(),
+        fix=(),
+        world_size=evidence.world_size,
+        started_at=evidence.started_at,
+        ended_at=evidence.collected_at,
+        exit_codes=exit_codes(evidence),
+    )

@@ -1,0 +1,380 @@
+"""Ranks that wait for one another and can never go on: skipped, mismatched and crossed collectives, uneven data."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from rankscope.diagnosis import views
+from rankscope.diagnosis.code import CodeReader
+from rankscope.diagnosis.divergence import Blame, Divergence, Side, blame, find_divergence
+from rankscope.diagnosis.finding import Finding
+from rankscope.diagnosis.timeline import POINT_TO_POINT
+from rankscope.diagnosis.verdict import Alternative, Culprit, Where
+from rankscope.diagnosis.waits import State, WaitGraph
+from rankscope.evidence.model import Evidence, Frame
+
+_SKIPPED_FIX = (
+    "make every rank reach the same collectives in the same order: move the call out of the branch, "
+    "or take the branch on all ranks",
+    "where only one rank should work (evaluation, saving), keep collectives out of it: use model.module, "
+    "not the DDP wrapper, and put the barrier after the branch",
+)
+_MISMATCH_FIX = (
+    "make all ranks call the same operation with the same size, dtype and root at this place",
+    "pad or gather sizes first where the data differs from rank to rank",
+)
+_CYCLE_FIX = (
+    "use the process groups in one fixed order on every rank (sort by group, not by rank, dict or arrival)",
+    "or wait for the first collective before entering one of another group",
+)
+_UNEVEN_FIX = (
+    "give every rank the same number of batches: drop_last=True, a DistributedSampler, or a fixed number of steps",
+    "or wrap the loop in torch.distributed.algorithms.join.Join",
+)
+
+
+def explain_deadlock(graph: WaitGraph, evidence: Evidence) -> Finding:
+    """For a graph whose `deadlocked` is not empty and holds no rank that waits for an ended one."""
+    code = CodeReader(evidence)
+    crossed = _crossed_groups(graph)
+    if crossed and not _reserved_call(crossed, graph, code):
+        return _order_cycle(crossed, graph)
+    groups = Counter(wait.group for rank in graph.deadlocked if (wait := graph.states[rank].wait) is not None)
+    if all(_wait_op(graph, rank) in POINT_TO_POINT for rank in graph.deadlocked):
+        return _messages_crossed(graph)
+    for group, _ in groups.most_common():
+        divergence = find_divergence(group, graph.states) if group else None
+        if divergence is not None and len(divergence.sides) > 1:
+            return _diverged(divergence, graph, code)
+    return _unexplained(graph)
+
+
+def _wait_op(graph: WaitGraph, rank: int) -> str:
+    wait = graph.states[rank].wait
+    return "" if wait is None else wait.op
+
+
+def _crossed_groups(graph: WaitGraph) -> dict[str, tuple[int, ...]]:
+    """Group → ranks waiting in it, where ranks of different groups wait for each other."""
+    found: dict[str, set[int]] = {}
+    for rank in graph.deadlocked:
+        for target in graph.edges[rank] & graph.deadlocked:
+            mine, theirs = graph.states[rank].wait, graph.states[target].wait
+            if mine is None or theirs is None or not mine.group or not theirs.group:
+                continue
+            if (
+                mine.group != theirs.group
+                and rank in graph.waiters_of(rank_of := target)
+                and rank_of in graph.edges[rank]
+            ):
+                found.setdefault(mine.group, set()).add(rank)
+                found.setdefault(theirs.group, set()).add(target)
+    return {group: tuple(sorted(ranks)) for group, ranks in found.items()}
+
+
+def _reserved_call(crossed: dict[str, tuple[int, ...]], graph: WaitGraph, code: CodeReader) -> bool:
+    """One of the crossing calls is made under a condition on the rank that has no counterpart on the other side."""
+    sites = {group: _site(graph.states[ranks[0]]) for group, ranks in crossed.items()}
+    for group, site in sites.items():
+        found = code.guard(site)
+        if found is None or not found[1].on_rank:
+            continue
+        others = [other for name, other in sites.items() if name != group]
+        if not any(code.opposite_branches(site, other) for other in others):
+            return True
+    return False
+
+
+def _site(state: State) -> tuple[Frame, ...]:
+    return state.wait.site if state.wait is not None else ()
+
+
+def _culprit(state: State, doing: str, at: Where | None) -> Culprit:
+    assert state.seen is not None
+    return views.rank_culprit(state.seen, doing, at)
+
+
+def _standing(state: State) -> Where | None:
+    if _site(state):
+        return views.where(_site(state)[0])
+    return views.current_where(state.seen) if state.seen is not None else None
+
+
+def _call_text(state: State) -> str:
+    wait = state.wait
+    if wait is None:
+        return "no collective"
+    number = f" {wait.seq}" if wait.seq else ""
+    group = f" of {_group_text(wait.group)}" if wait.group else ""
+    return f"{wait.op}{number}{group}"
+
+
+def _group_text(group: str) -> str:
+    return "the default group" if group in ("0", "") else f"group {group}"
+
+
+def _order_cycle(crossed: dict[str, tuple[int, ...]], graph: WaitGraph) -> Finding:
+    sizes = sorted((len(ranks) for ranks in crossed.values()), reverse=True)
+    smallest = min(crossed.values(), key=len)
+    # One rank against several took the other order; one against one are equally at fault.
+    guilty = smallest if sizes[0] > sizes[-1] else tuple(sorted(rank for ranks in crossed.values() for rank in ranks))
+    culprits = tuple(
+        _culprit(state, f"waits in {_call_text(state)}", _standing(state))
+        for rank in guilty
+        if (state := graph.states[rank])
+    )
+    parts = [
+        f"{views.ranks_text(ranks)} {views.verb(ranks, 'wait')} in {_call_text(graph.states[ranks[0]])} at {views.place(_standing(graph.states[ranks[0]]))}"
+        for ranks in crossed.values()
+    ]
+    return Finding(
+        outcome="hang",
+        cause="group-order-cycle",
+        certainty="proven",
+        culprits=culprits,
+        summary=f"{views.ranks_text(guilty)} entered the collectives of {len(crossed)} process groups in another order than "
+        f"the ranks they wait for: {'; '.join(parts)}",
+        because=(*parts, "each waits for a rank that waits for it in another group: none can go on"),
+        fix=_CYCLE_FIX,
+        alternatives=(
+            Alternative("collective-skipped", "possible", "one of the calls may be missing on the other side"),
+        ),
+        references=("pytorch/pytorch#25390",),
+    )
+
+
+def _messages_crossed(graph: WaitGraph) -> Finding:
+    ranks = tuple(sorted(graph.deadlocked))
+    lines = tuple(
+        f"rank {rank} is in {wait.op} with rank {wait.peer} at {views.place(_standing(graph.states[rank]))}"
+        for rank in ranks
+        if (wait := graph.states[rank].wait) is not None
+    )
+    return Finding(
+        outcome="hang",
+        cause="collective-mismatch",
+        certainty="proven",
+        culprits=tuple(
+            _culprit(graph.states[r], f"in {_wait_op(graph, r)}", _standing(graph.states[r])) for r in ranks
+        ),
+        summary=f"{views.ranks_text(ranks)} send and receive in an order in which each waits for the next",
+        because=(*lines, "no rank of the circle can go on before another does"),
+        fix=("let one side of each pair send while the other receives, or use batch_isend_irecv",),
+    )
+
+
+def _diverged(divergence: Divergence, graph: WaitGraph, code: CodeReader) -> Finding:
+    short = _short_of_data(divergence, graph, code)
+    if short is not None:
+        return short
+    decided = blame(divergence, graph.states, code)
+    if _mismatch(divergence, code):
+        return _mismatched(divergence, decided, graph)
+    return _skipped(divergence, decided, graph)
+
+
+def _mismatch(divergence: Divergence, code: CodeReader) -> bool:
+    """Different operations for one another: at the same line, or in the two branches of one condition."""
+    called = [side for side in divergence.sides if side.event is not None]
+    if len(called) < 2:
+        return False
+    first, second = called[0], called[1]
+    if first.event is None or second.event is None or first.event.signature() == second.event.signature():
+        return False
+    if first.site and second.site and first.site[0] == second.site[0]:
+        return True
+    return code.opposite_branches(first.site, second.site) is not None
+
+
+def _side_text(side: Side) -> str:
+    if side.event is None:
+        return f"{views.ranks_text(side.ranks)} did not make it"
+    at = views.place(views.where(side.site[0])) if side.site else "torch's own code"
+    size = f" of {side.event.numel} element{'s' if side.event.numel > 1 else ''}" if side.event.numel > 0 else ""
+    step = f", after step {side.event.step}" if side.event.step > 0 else ""
+    return f"{views.ranks_text(side.ranks)} called {side.event.op}{size} at {at}{step}"
+
+
+def _place_text(divergence: Divergence) -> str:
+    return f"collective {divergence.seq} of {_group_text(divergence.group)} is the first on which the ranks differ"
+
+
+def _mismatched(divergence: Divergence, decided: Blame, graph: WaitGraph) -> Finding:
+    guilty = decided.ranks or tuple(sorted(rank for side in divergence.sides for rank in side.ranks))
+    culprits = tuple(
+        _culprit(
+            graph.states[rank],
+            _side_text(side).partition(" called ")[2] or "no call",
+            _side_where(side, graph.states[rank]),
+        )
+        for side in divergence.sides
+        for rank in side.ranks
+        if rank in guilty
+    )
+    return Finding(
+        outcome="hang",
+        cause="collective-mismatch",
+        certainty="proven",
+        culprits=culprits,
+        summary=f"{'; '.join(_side_text(side) for side in divergence.sides)}: these never match",
+        because=(_place_text(divergence), *(_side_text(side) for side in divergence.sides), *decided.reasons),
+        fix=_MISMATCH_FIX,
+        alternatives=(Alternative("collective-skipped", "possible", "one side may have left out a call before"),),
+        references=("Lightning-AI/pytorch-lightning#7773", "pytorch/pytorch#68803"),
+    )
+
+
+def _side_where(side: Side, state: State) -> Where | None:
+    return views.where(side.site[0]) if side.site else _standing(state)
+
+
+def _skipped(divergence: Divergence, decided: Blame, graph: WaitGraph) -> Finding:
+    guilty = decided.ranks or tuple(sorted(rank for side in divergence.sides for rank in side.ranks))
+    culprits = []
+    for side in divergence.sides:
+        for rank in side.ranks:
+            if rank not in guilty:
+                continue
+            state = graph.states[rank]
+            at = _side_where(side, state) if decided.extra else _standing(state)
+            culprits.append(_culprit(state, f"waits in {_call_text(state)}", at))
+    sides = [_side_text(side) for side in divergence.sides]
+    main = next((side for side in divergence.sides if side.ranks == decided.ranks), divergence.sides[-1])
+    other = next(side for side in divergence.sides if side is not main)
+    if decided.extra and main.event is not None:
+        summary = f"{_side_text(main)}, which no other rank of the group calls there"
+    elif other.event is not None:
+        place = views.place(views.where(other.site[0])) if other.site else "torch's own code"
+        summary = f"{views.ranks_text(main.ranks)} passed by the {other.event.op} at {place} and went on"
+    else:
+        summary = "; ".join(sides)
+    return Finding(
+        outcome="hang",
+        cause="collective-skipped",
+        certainty="proven",
+        culprits=tuple(culprits),
+        summary=summary,
+        because=(_place_text(divergence), *sides, *decided.reasons, _now_text(graph)),
+        fix=_SKIPPED_FIX,
+        alternatives=(Alternative("collective-mismatch", "possible", "the calls at this place differ"),),
+        references=("pytorch/pytorch#54059", "huggingface/accelerate#2690"),
+    )
+
+
+def _now_text(graph: WaitGraph) -> str:
+    by_call: dict[str, list[int]] = {}
+    for rank in sorted(graph.deadlocked):
+        by_call.setdefault(_call_text(graph.states[rank]), []).append(rank)
+    return "now " + "; ".join(f"{views.ranks_text(ranks)} in {call}" for call, ranks in by_call.items())
+
+
+def _short_of_data(divergence: Divergence, graph: WaitGraph, code: CodeReader) -> Finding | None:
+    """One side has used up its data, or left the loop, while the other is still in it."""
+    short = ran_out(graph)
+    for side in divergence.sides:
+        others = [rank for other in divergence.sides if other is not side for rank in other.ranks]
+        if short and set(side.ranks) <= set(short):
+            counts = ", ".join(f"rank {rank}: {text}" for rank, text in _batch_counts(graph).items())
+            return _uneven(side, graph, (f"batches taken from the loader: {counts}",), others)
+    for side in divergence.sides:
+        guard = code.guard(side.site) if side.event is not None else None
+        if guard is not None and guard[1].on_rank:
+            continue
+        others = [rank for other in divergence.sides if other is not side for rank in other.ranks]
+        left = _left_loop(side, others, graph, code)
+        if left is not None:
+            return _uneven(side, graph, (left,), others)
+    return None
+
+
+def _left_loop(side: Side, others: list[int], graph: WaitGraph, code: CodeReader) -> str | None:
+    mine = _user_frames(graph.states[side.ranks[0]])
+    own_steps = _steps(graph.states[side.ranks[0]])
+    left: tuple[Frame, int] | None = None
+    for rank in others:
+        left = code.left_loop(_user_frames(graph.states[rank]), mine)
+        if left is None or _steps(graph.states[rank]) < own_steps:
+            return None
+    if left is None:
+        return None
+    frame, line = left
+    name = frame.file.rsplit("/", 1)[-1]
+    return f"{views.ranks_text(side.ranks)} left the loop at {name}:{line}, in which the others still are"
+
+
+def _user_frames(state: State) -> tuple[Frame, ...]:
+    thread = views.newest_main_thread(state.seen) if state.seen is not None else None
+    if thread is not None:
+        return tuple(frame for frame in thread.frames if frame.user)
+    return _site(state)
+
+
+def _steps(state: State) -> int:
+    return state.seen.progress.steps if state.seen is not None and state.seen.progress is not None else 0
+
+
+def ran_out(graph: WaitGraph) -> tuple[int, ...]:
+    """Ranks whose loader is exhausted while another rank's same loader gave more batches, or is not at its end."""
+    loaders = {
+        rank: state.seen.progress.loader
+        for rank, state in graph.states.items()
+        if state.seen is not None and state.seen.progress is not None and state.seen.progress.loader is not None
+    }
+    short = []
+    for rank, loader in loaders.items():
+        peers = [other for number, other in loaders.items() if number != rank and other is not None]
+        if loader is None or not loader.exhausted:
+            continue
+        if any(
+            peer.number == loader.number
+            and (peer.batches > loader.batches or (not peer.exhausted and peer.batches >= loader.batches))
+            for peer in peers
+        ):
+            short.append(rank)
+    return tuple(short)
+
+
+def _batch_counts(graph: WaitGraph) -> dict[int, str]:
+    counts = {}
+    for rank, state in graph.states.items():
+        loader = state.seen.progress.loader if state.seen is not None and state.seen.progress is not None else None
+        if loader is not None:
+            counts[rank] = f"{loader.batches}{', then the end' if loader.exhausted else ''}"
+    return counts
+
+
+def _uneven(side: Side, graph: WaitGraph, facts: tuple[str, ...], others: list[int]) -> Finding:
+    culprits = tuple(
+        _culprit(
+            graph.states[rank],
+            f"out of data, waits in {_call_text(graph.states[rank])}",
+            _standing(graph.states[rank]),
+        )
+        for rank in side.ranks
+    )
+    at = views.place(culprits[0].where)
+    return Finding(
+        outcome="hang",
+        cause="uneven-data",
+        certainty="proven",
+        culprits=culprits,
+        summary=f"{views.ranks_text(side.ranks)} ran out of data before {views.ranks_text(others)} and went on to {at}",
+        because=(*facts, _now_text(graph)),
+        fix=_UNEVEN_FIX,
+        alternatives=(Alternative("collective-skipped", "possible", "the loop may have been left for another reason"),),
+        references=("pytorch/pytorch#141069",),
+    )
+
+
+def _unexplained(graph: WaitGraph) -> Finding:
+    """Proven stuck, yet the sequences do not show where they parted: no culprit is named."""
+    return Finding(
+        outcome="hang",
+        cause="collective-skipped",
+        certainty="possible",
+        culprits=(),
+        summary=f"{views.ranks_text(tuple(graph.deadlocked))} wait for each other, and the record does not show where they parted",
+        because=(_now_text(graph),),
+        fix=_SKIPPED_FIX,
+        alternatives=(Alternative("collective-mismatch", "possible", "the calls may differ in size or kind"),),
+    )

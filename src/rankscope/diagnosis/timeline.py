@@ -1,0 +1,155 @@
+"""The sequence of collectives of one rank: torch's flight recorder says what, the probe's calls say from which line."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from rankscope.evidence.model import Call, Collective, Frame, RankEvidence
+
+COVERING = frozenset({"backward", "_broadcast_coalesced", "_verify_params_across_processes"})
+"""Calls in which torch's C++ issues collectives by itself."""
+SET_UP = frozenset({"init_process_group", "new_group", "split_group", "shrink_group", "_store_based_barrier"})
+POINT_TO_POINT = frozenset(
+    {"send", "recv", "isend", "irecv", "send_object_list", "recv_object_list", "batch_isend_irecv"}
+)
+ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
+SIZED = frozenset({"all_reduce", "allreduce", "broadcast", "reduce", "all_gather", "allgather", "reduce_scatter"})
+"""Every rank of the group must pass the same number of elements to these."""
+
+_SLACK_S = 5e-6
+"""Both clocks are the same one; only rounding lies between them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A collective that a rank has entered."""
+
+    group: str
+    seq: int
+    op: str
+    at: float
+    done: bool
+    backend: str
+    numel: int
+    dtype: str
+    root: int
+    step: int
+    site: tuple[Frame, ...]
+    thread: int
+
+    def signature(self) -> tuple[str, int, str, int]:
+        """What must agree between the ranks of a group."""
+        sized = self.op in SIZED
+        return (
+            self.op,
+            self.numel if sized else -1,
+            self.dtype if sized else "",
+            self.root if self.op in ROOTED else -1,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    rank: int
+    recorded: bool
+    """By the flight recorder; otherwise by the probe's own count of Python calls."""
+    events: dict[str, dict[int, Event]] = field(default_factory=dict)
+    """Group → sequence number → event, as far back as is known."""
+    newest: dict[str, int] = field(default_factory=dict)
+
+    def at(self, group: str, seq: int) -> Event | None:
+        return self.events.get(group, {}).get(seq)
+
+    def oldest(self, group: str) -> int | None:
+        return min(self.events.get(group, {}), default=None)
+
+    def pending(self) -> tuple[Event, ...]:
+        """Entered and not finished, oldest first."""
+        found = [event for group in self.events.values() for event in group.values() if not event.done]
+        return tuple(sorted(found, key=lambda event: event.at))
+
+
+def build_timeline(rank: RankEvidence) -> Timeline:
+    calls = rank.progress.calls if rank.progress is not None else ()
+    if rank.collectives:
+        return _from_recorder(rank, calls)
+    return _from_calls(rank, calls)
+
+
+def _from_recorder(rank: RankEvidence, calls: tuple[Call, ...]) -> Timeline:
+    covering = _Covering(calls)
+    events: dict[str, dict[int, Event]] = {}
+    newest: dict[str, int] = dict(rank.last_enqueued)
+    for entry in rank.collectives:
+        if entry.p2p:
+            continue
+        call = covering.of(entry)
+        events.setdefault(entry.group, {})[entry.seq] = Event(
+            group=entry.group,
+            seq=entry.seq,
+            op=entry.op,
+            at=entry.created_at,
+            done=entry.retired or entry.state == "completed",
+            backend=entry.backend,
+            numel=_numel(entry),
+            dtype=next(iter(entry.input_dtypes or entry.output_dtypes), ""),
+            root=call.peer if call is not None else -1,
+            step=call.step if call is not None else -1,
+            site=(call.site if call is not None else ()) or tuple(frame for frame in entry.frames if frame.user),
+            thread=entry.thread,
+        )
+        newest[entry.group] = max(newest.get(entry.group, 0), entry.seq)
+    return Timeline(rank=rank.rank, recorded=True, events=events, newest=newest)
+
+
+def _from_calls(rank: RankEvidence, calls: tuple[Call, ...]) -> Timeline:
+    events: dict[str, dict[int, Event]] = {}
+    newest: dict[str, int] = {}
+    for call in calls:
+        if call.seq <= 0 or not call.group:
+            continue
+        events.setdefault(call.group, {})[call.seq] = Event(
+            group=call.group,
+            seq=call.seq,
+            op=call.op,
+            at=call.entered_at,
+            done=call.left_at is not None and not call.failed,
+            backend="",
+            numel=call.numel,
+            dtype=call.dtype,
+            root=call.peer,
+            step=call.step,
+            site=call.site,
+            thread=call.thread,
+        )
+        newest[call.group] = max(newest.get(call.group, 0), call.seq)
+    return Timeline(rank=rank.rank, recorded=False, events=events, newest=newest)
+
+
+def _numel(entry: Collective) -> int:
+    # What a rank puts in must agree; what comes out depends on the operation.
+    sizes = entry.input_sizes or entry.output_sizes
+    total = 0
+    for size in sizes:
+        count = 1
+        for dimension in size:
+            count *= dimension
+        total += count
+    return total
+
+
+class _Covering:
+    """Finds the outermost recorded call that was open when the recorder noted an entry."""
+
+    def __init__(self, calls: Iterable[Call]) -> None:
+        self._calls = [call for call in calls if call.depth == 0 and (call.group or call.op in COVERING)]
+        self._starts = [call.entered_at for call in self._calls]
+
+    def of(self, entry: Collective) -> Call | None:
+        at = bisect_right(self._starts, entry.created_at + _SLACK_S)
+        for call in reversed(self._calls[max(0, at - 4) : at]):
+            if call.left_at is None or call.left_at + _SLACK_S >= entry.created_at:
+                return call
+        return None

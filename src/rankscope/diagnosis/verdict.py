@@ -1,0 +1,58 @@
+"""The verdict: the contract that other programs rely on. Fields are added, never renamed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Outcome = Literal["ok", "hang", "crash", "nan", "slow", "interrupted"]
+Certainty = Literal["proven", "likely", "possible"]
+ProcessKind = Literal["rank", "dataloader-worker", "child", "launcher"]
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    file: str
+    line: int
+    function: str
+
+
+@dataclass(frozen=True, slots=True)
+class Culprit:
+    rank: int | None
+    host: str | None
+    pid: int | None
+    process: ProcessKind
+    where: Where | None
+    doing: str
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    cause: str
+    certainty: Certainty
+    because: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    schema: int
+    outcome: Outcome
+    cause: str | None
+    certainty: Certainty
+    culprits: tuple[Culprit, ...]
+    victims: tuple[int, ...]
+    headline: str
+    because: tuple[str, ...]
+    fix: tuple[str, ...]
+    alternatives: tuple[Alternative, ...] = ()
+    detected_after_s: float | None = None
+    world_size: int = 0
+    started_at: float | None = None
+    ended_at: float | None = None
+    exit_codes: dict[int, int | None] = field(default_factory=dict)
+    evidence: str = "evidence"
+    notes: tuple[str, ...] = ()
+    """What a person may want to know beside the verdict: a slow rank of a good run, an earlier attempt."""
+    references: tuple[str, ...] = ()
+    """Public threads about the same failure."""

@@ -1,0 +1,121 @@
+"""Small readings of the evidence that several rules need."""
+
+from __future__ import annotations
+
+import os
+
+from rankscope.diagnosis.verdict import Culprit, ProcessKind, Where
+from rankscope.evidence.model import ChildProcess, Frame, ProcessSample, RankEvidence, StackSample, Thread
+
+LIFE_CPU_SHARE = 0.05
+"""Share of one core above which a process is at work; below lie polling loops and background threads."""
+LIFE_IO_BYTES_PER_S = 4096
+
+
+def main_thread(sample: StackSample) -> Thread | None:
+    return next((thread for thread in sample.threads if thread.main), None)
+
+
+def newest_main_thread(seen: RankEvidence | ChildProcess) -> Thread | None:
+    return main_thread(seen.stacks[-1]) if seen.stacks else None
+
+
+def innermost_user_frame(frames: tuple[Frame, ...]) -> Frame | None:
+    return next((frame for frame in frames if frame.user), None)
+
+
+def python_frames(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    return tuple(frame for frame in frames if not frame.native)
+
+
+def where(frame: Frame | None) -> Where | None:
+    return None if frame is None else Where(file=frame.file, line=frame.line, function=frame.function)
+
+
+def current_where(seen: RankEvidence | ChildProcess) -> Where | None:
+    """The innermost user frame the process stands in, by its newest stack; where no stack could be had, the call the
+    rank itself wrote down as entered and not left."""
+    thread = newest_main_thread(seen)
+    if thread is not None:
+        return where(innermost_user_frame(thread.frames))
+    if isinstance(seen, RankEvidence) and seen.progress is not None:
+        inside = [call for call in seen.progress.calls if call.left_at is None and call.site]
+        if inside:
+            return where(inside[0].site[0])
+    return None
+
+
+def same_stack(seen: RankEvidence | ChildProcess) -> bool | None:
+    """Whether the main thread stood on the same lines in all samples; None with fewer than two."""
+    stacks = []
+    for sample in seen.stacks:
+        thread = main_thread(sample)
+        if thread is not None:
+            stacks.append(tuple((frame.file, frame.line) for frame in python_frames(thread.frames)))
+    if len(stacks) < 2:
+        return None
+    return all(stack == stacks[0] for stack in stacks)
+
+
+def cpu_share(samples: tuple[ProcessSample, ...]) -> float | None:
+    """Cores kept busy between the first and the last sample."""
+    if len(samples) < 2 or samples[-1].at <= samples[0].at:
+        return None
+    return max(0.0, samples[-1].cpu_s - samples[0].cpu_s) / (samples[-1].at - samples[0].at)
+
+
+def io_rate(samples: tuple[ProcessSample, ...]) -> float | None:
+    if len(samples) < 2 or samples[-1].at <= samples[0].at:
+        return None
+    first, last = samples[0], samples[-1]
+    moved = last.read_bytes + last.write_bytes - first.read_bytes - first.write_bytes
+    return max(0, moved) / (last.at - first.at)
+
+
+def moving(seen: RankEvidence | ChildProcess) -> bool:
+    """A sign of life between the samples: processor time, bytes read or written, or another line."""
+    share, rate = cpu_share(seen.processes), io_rate(seen.processes)
+    return (
+        (share is not None and share >= LIFE_CPU_SHARE)
+        or (rate is not None and rate >= LIFE_IO_BYTES_PER_S)
+        or same_stack(seen) is False
+    )
+
+
+def alive(rank: RankEvidence) -> bool:
+    return rank.exit is None
+
+
+def rank_culprit(rank: RankEvidence, doing: str, at: Where | None, process: ProcessKind = "rank") -> Culprit:
+    return Culprit(rank=rank.rank, host=rank.host, pid=rank.pid, process=process, where=at, doing=doing)
+
+
+def ranks_text(ranks: tuple[int, ...] | list[int]) -> str:
+    """`rank 3`, `ranks 0-2, 5`."""
+    ordered = sorted(set(ranks))
+    if len(ordered) == 1:
+        return f"rank {ordered[0]}"
+    runs: list[list[int]] = []
+    for number in ordered:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    parts = [
+        str(run[0]) if len(run) == 1 else f"{run[0]}, {run[1]}" if len(run) == 2 else f"{run[0]}-{run[-1]}"
+        for run in runs
+    ]
+    return "ranks " + ", ".join(parts)
+
+
+def verb(ranks: tuple[int, ...] | list[int], word: str) -> str:
+    """`rank 2 waits`, `ranks 0, 1 wait`."""
+    return f"{word}s" if len(set(ranks)) == 1 else word
+
+
+def place(at: Where | None) -> str:
+    """`push_metrics (train.py:88)`, or an honest nothing."""
+    if at is None:
+        return "code of which no line is known"
+    name = os.path.basename(at.file)
+    return f"{name}:{at.line}" if at.function == "<module>" else f"{at.function} ({name}:{at.line})"

@@ -1,0 +1,287 @@
+"""Who waits for whom: the wait-for graph, and the part of it that can never come loose."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Literal
+
+from rankscope.diagnosis import views
+from rankscope.diagnosis.timeline import POINT_TO_POINT, SET_UP, Event, Timeline, build_timeline
+from rankscope.evidence.model import Call, Evidence, Frame, RankEvidence
+
+Kind = Literal["ended", "waiting", "elsewhere", "unknown"]
+
+SETTLED_S = 0.4
+"""A call younger than this when the evidence was taken may simply be about to return."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """The call in which a rank waits for others."""
+
+    op: str
+    group: str
+    seq: int
+    """0 where the position in the group's sequence is not known."""
+    peer: int
+    since: float
+    site: tuple[Frame, ...]
+    firm: bool
+    """Nothing but the awaited ranks can end it: the thread stands inside, and no other thread makes collectives."""
+    note: str = ""
+    event: Event | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    rank: int
+    kind: Kind
+    seen: RankEvidence | None
+    timeline: Timeline | None
+    wait: Wait | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WaitGraph:
+    states: dict[int, State]
+    """Every rank of the declared world, those without evidence as `unknown`."""
+    edges: dict[int, frozenset[int]]
+    """Rank → ranks it waits for."""
+    absent: tuple[int, ...]
+    """Ranks of the declared world that the launcher never started."""
+    deadlocked: frozenset[int]
+    """Waiting ranks that can never go on, whatever happens outside."""
+
+    def waiting(self) -> tuple[int, ...]:
+        return tuple(rank for rank, state in self.states.items() if state.kind == "waiting")
+
+    def roots(self) -> tuple[int, ...]:
+        """Ranks that others wait for, directly or not, and that wait for nobody."""
+        reached: set[int] = set()
+        queue = [target for rank in self.waiting() for target in self.edges.get(rank, frozenset())]
+        while queue:
+            rank = queue.pop()
+            if rank not in reached:
+                reached.add(rank)
+                queue.extend(self.edges.get(rank, frozenset()))
+        return tuple(sorted(rank for rank in reached if not self.edges.get(rank)))
+
+    def waiters_of(self, rank: int) -> tuple[int, ...]:
+        """Ranks that wait for it, directly or through others."""
+        found: set[int] = set()
+        grown = True
+        while grown:
+            more = {
+                waiter
+                for waiter, targets in self.edges.items()
+                if waiter not in found and waiter != rank and targets & (found | {rank})
+            }
+            grown = bool(more)
+            found |= more
+        return tuple(sorted(found))
+
+
+def build_graph(evidence: Evidence, failed: Collection[int] = ()) -> WaitGraph:
+    """`failed` are ranks that ended only because a collective failed: they had been waiting."""
+    states = {seen.rank: _state(seen, evidence, seen.rank in failed) for seen in evidence.ranks}
+    declared = max((seen.progress.declared_world for seen in evidence.ranks if seen.progress is not None), default=0)
+    for rank in range(max(evidence.world_size, declared)):
+        states.setdefault(rank, State(rank=rank, kind="unknown", seen=None, timeline=None))
+    states = dict(sorted(states.items()))
+    absent = tuple(rank for rank in states if rank >= evidence.world_size)
+    edges = {rank: _targets(state, states) for rank, state in states.items() if state.kind == "waiting"}
+    return WaitGraph(states=states, edges=edges, absent=absent, deadlocked=_deadlocked(states, edges))
+
+
+def _deadlocked(states: dict[int, State], edges: dict[int, frozenset[int]]) -> frozenset[int]:
+    """The largest set of firmly waiting ranks each of which waits for an ended rank or for one of the set."""
+    ended = {rank for rank, state in states.items() if state.kind == "ended"}
+    stuck = {rank for rank in edges if (wait := states[rank].wait) is not None and wait.firm}
+    while True:
+        loose = {rank for rank in stuck if not edges[rank] & (stuck | ended)}
+        if not loose:
+            return frozenset(stuck)
+        stuck -= loose
+
+
+def _state(seen: RankEvidence, evidence: Evidence, failed: bool) -> State:
+    timeline = build_timeline(seen)
+    if seen.exit is not None:
+        waited = _failed_in(seen, timeline) if failed else None
+        return State(seen.rank, "ended" if waited is None else "waiting", seen, timeline, waited)
+    wait = _find_wait(seen, timeline, evidence)
+    return State(seen.rank, "elsewhere" if wait is None else "waiting", seen, timeline, wait)
+
+
+def _failed_in(seen: RankEvidence, timeline: Timeline) -> Wait | None:
+    """The call whose failure ended the rank: it had been waiting there."""
+    calls = seen.progress.calls if seen.progress is not None else ()
+    failed = next((call for call in reversed(calls) if call.depth == 0 and call.failed), None)
+    if failed is None:
+        return None
+    return Wait(
+        op=failed.op,
+        group=failed.group,
+        seq=failed.seq if not timeline.recorded else 0,
+        peer=failed.peer,
+        since=failed.entered_at,
+        site=failed.site,
+        firm=False,
+    )
+
+
+def _find_wait(seen: RankEvidence, timeline: Timeline, evidence: Evidence) -> Wait | None:
+    calls = seen.progress.calls if seen.progress is not None else ()
+    inside = [call for call in calls if call.left_at is None and call.depth == 0]
+    blocking = next((call for call in reversed(inside) if call.op != "destroy_process_group"), None)
+    pending = timeline.pending()
+    still = not views.moving(seen)
+    if blocking is not None:
+        return _wait_in_call(seen, blocking, pending, still, evidence)
+    if pending and still and _stands_in_torch(seen) and evidence.collected_at - pending[0].at >= SETTLED_S:
+        # Issued from C++ or long ago, and awaited by a synchronisation that is no recorded call.
+        return _wait_for_event(pending[0], seen, calls, firm=views.same_stack(seen) is True)
+    return None
+
+
+def _wait_in_call(
+    seen: RankEvidence, call: Call, pending: tuple[Event, ...], still: bool, evidence: Evidence
+) -> Wait | None:
+    if evidence.collected_at - call.entered_at < SETTLED_S:
+        return None
+    calls = seen.progress.calls if seen.progress is not None else ()
+    if call.op in ("backward", "_broadcast_coalesced", "_verify_params_across_processes", "Work.wait"):
+        if call.op == "Work.wait" and not pending:
+            return _wait_for_message(seen, call, calls)
+        if not pending or not still:
+            return None  # at work: gradients are being computed while earlier ones travel
+        return _wait_for_event(pending[0], seen, calls, firm=_single_threaded(calls, call.thread), site=call.site)
+    event = next((event for event in reversed(pending) if event.group == call.group), None)
+    if (
+        call.group
+        and event is None
+        and not pending
+        and seen.collectives
+        and call.op not in POINT_TO_POINT | SET_UP | {"monitored_barrier"}
+    ):
+        return None  # the recorder knows no unfinished collective: the call is on its way in or out
+    detail = next((inner for inner in reversed(calls) if inner.left_at is None and inner.note), None)
+    return Wait(
+        op=event.op if event is not None else call.op,
+        group=call.group,
+        seq=event.seq if event is not None else (0 if seen.collectives else call.seq),
+        peer=call.peer,
+        since=call.entered_at,
+        site=call.site,
+        firm=_single_threaded(calls, call.thread) and views.same_stack(seen) is not False,
+        note=detail.note if detail is not None else call.note,
+        event=event,
+    )
+
+
+def _wait_for_event(
+    event: Event, seen: RankEvidence, calls: tuple[Call, ...], *, firm: bool, site: tuple[Frame, ...] = ()
+) -> Wait:
+    thread = views.newest_main_thread(seen)
+    standing = tuple(frame for frame in thread.frames if frame.user) if thread is not None else ()
+    return Wait(
+        op=event.op,
+        group=event.group,
+        seq=event.seq,
+        peer=-1,
+        since=event.at,
+        site=site or standing or event.site,
+        firm=firm and len({call.thread for call in calls if call.group}) <= 1,
+        event=event,
+    )
+
+
+def _wait_for_message(seen: RankEvidence, call: Call, calls: tuple[Call, ...]) -> Wait:
+    """A wait for a message that torch does not record: the newest send or receive before it tells the peer."""
+    earlier = next((c for c in reversed(calls) if c.index < call.index and c.op in POINT_TO_POINT), None)
+    return Wait(
+        op=earlier.op if earlier is not None else call.op,
+        group=earlier.group if earlier is not None else "",
+        seq=0,
+        peer=earlier.peer if earlier is not None else -1,
+        since=call.entered_at,
+        site=call.site,
+        firm=_single_threaded(calls, call.thread) and views.same_stack(seen) is not False,
+    )
+
+
+def _single_threaded(calls: tuple[Call, ...], thread: int) -> bool:
+    """No other thread of the rank has ever made a collective: nobody could free the one that waits."""
+    return all(call.thread == thread for call in calls if call.group)
+
+
+def _stands_in_torch(seen: RankEvidence) -> bool:
+    thread = views.newest_main_thread(seen)
+    if thread is None:
+        return False
+    frames = views.python_frames(thread.frames)
+    if not frames:
+        return False
+    syscall = seen.processes[-1].syscall if seen.processes else None
+    if syscall is not None and syscall.name in ("nanosleep", "clock_nanosleep"):
+        return False
+    return "/torch/" in frames[0].file or (frames[0].user and (syscall is None or syscall.name == "futex"))
+
+
+def members_of(group: str, states: dict[int, State]) -> frozenset[int]:
+    """The ranks of a process group; all ranks where nobody knows."""
+    for state in states.values():
+        progress = state.seen.progress if state.seen is not None else None
+        for known in progress.groups if progress is not None else ():
+            if known.name == group and known.ranks:
+                return frozenset(known.ranks)
+    return frozenset(states)
+
+
+def _targets(state: State, states: dict[int, State]) -> frozenset[int]:
+    wait = state.wait
+    assert wait is not None
+    others = frozenset(states) - {state.rank}
+    if wait.op in SET_UP:
+        return frozenset(rank for rank in others if not _has_set_up(states[rank], state, wait.op))
+    if wait.op in POINT_TO_POINT or (wait.op == "Work.wait" and wait.peer >= 0):
+        return frozenset({wait.peer} & others)
+    if not wait.group:
+        # A store key, or a wait of unknown origin: anyone who is not waiting may bring it.
+        return frozenset(rank for rank in others if states[rank].kind != "waiting")
+    members = members_of(wait.group, states) & others
+    return frozenset(rank for rank in members if not _joined(states[rank], wait))
+
+
+def _joined(other: State, wait: Wait) -> bool:
+    """Whether the other rank has entered the awaited collective and nothing keeps it from taking part."""
+    if other.kind in ("ended", "unknown") or other.timeline is None:
+        return False
+    if _stopped(other):
+        return False
+    if wait.seq == 0:
+        return other.kind == "waiting"
+    if other.timeline.newest.get(wait.group, 0) < wait.seq:
+        return False
+    theirs = other.timeline.at(wait.group, wait.seq)
+    if theirs is None or wait.event is None:
+        return True
+    return theirs.signature() == wait.event.signature()
+
+
+def _stopped(state: State) -> bool:
+    samples = state.seen.processes if state.seen is not None else ()
+    return bool(samples) and samples[-1].state in "Tt"
+
+
+def _has_set_up(other: State, waiter: State, op: str) -> bool:
+    progress = other.seen.progress if other.seen is not None else None
+    if progress is None or other.kind == "ended":
+        return False
+    if op in ("init_process_group", "_store_based_barrier") and progress.declared_world:
+        return True
+    mine = waiter.seen.progress if waiter.seen is not None else None
+    made = sum(call.op == op and call.depth == 0 for call in progress.calls)
+    wanted = sum(call.op == op and call.depth == 0 for call in mine.calls) if mine is not None else 1
+    return made >= wanted

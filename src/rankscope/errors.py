@@ -1,0 +1,29 @@
+"""The exceptions that people see. Each becomes one line on the terminal and an exit code, never a traceback."""
+
+from __future__ import annotations
+
+
+class RankscopeError(Exception):
+    """Base of them all; `exit_code` is what the command ends with."""
+
+    exit_code = 1
+
+
+class UsageError(RankscopeError):
+    """A mistake in the command or the configuration: says what is wrong and what to write instead."""
+
+    exit_code = 2
+
+
+class MissingTorch(UsageError):
+    """The command needs torch and this interpreter has none."""
+
+    def __init__(self, verb: str) -> None:
+        super().__init__(
+            f"'rankscope {verb}' needs PyTorch 2.9 or later, and this Python has none. "
+            "Install it (pip install torch), or run rankscope from the environment that has it."
+        )
+
+
+class EvidenceError(RankscopeError):
+    """Evidence that cannot be read or written; names the file."""

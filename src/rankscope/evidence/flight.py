@@ -1,0 +1,238 @@
+"""Torch's flight recorder: which collectives a rank entered, as torch itself wrote them down."""
+
+from __future__ import annotations
+
+import http.client
+import io
+import pickle
+import re
+import socket
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from rankscope.errors import EvidenceError
+from rankscope.evidence.model import Collective, Frame, Group
+from rankscope.evidence.stacks import is_user_file
+
+# Builds for NCCL keep its collectives in a recorder of their own, and leave the general one empty.
+_HANDLERS = ("fr_trace_json", "dump_nccl_trace_json")
+_HAS_ENTRIES = re.compile(rb'"entries"\s*:\s*\[\s*\{')
+_MAX_ANSWER = 256 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class FlightRecord:
+    collectives: tuple[Collective, ...]
+    """Oldest first."""
+    last_enqueued: dict[str, int]
+    """Group name → number of the newest collective entered; -1 for none."""
+    last_completed: dict[str, int]
+    groups: tuple[Group, ...]
+    """Only those whose ranks are recorded."""
+
+
+def read_worker_socket(path: str, *, timeout_s: float = 3.0) -> bytes:
+    """The flight record of a rank as JSON, asked from torch's worker server, without its GIL or a pause.
+
+    Raises EvidenceError, with the reason, when there is no answer within the time.
+    """
+    deadline = time.monotonic() + timeout_s
+    answers: list[bytes] = []
+    try:
+        for handler in _HANDLERS:
+            answer = _post(path, handler, deadline)
+            if answer is not None:
+                answers.append(answer)
+    except (OSError, http.client.HTTPException) as error:
+        if not answers:
+            why = f"no answer within {timeout_s:g} s" if isinstance(error, TimeoutError) else str(error)
+            raise EvidenceError(f"the worker socket {path} gave no flight record: {why}") from error
+    if not answers:
+        raise EvidenceError(f"the worker socket {path} knows none of {', '.join(_HANDLERS)}")
+    filled = [answer for answer in answers if _HAS_ENTRIES.search(answer)]
+    return filled[-1] if filled else answers[0]
+
+
+def parse_flight_json(data: bytes) -> FlightRecord:
+    """The record in a JSON dump. Raises EvidenceError when it is not one."""
+    try:
+        document = msgspec.json.decode(data)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise EvidenceError(f"the flight record is not valid JSON: {error}") from error
+    return _record(document)
+
+
+def parse_flight_pickle(data: bytes) -> FlightRecord:
+    """The record in a pickled dump; nothing in it is run. Raises EvidenceError when it is not one."""
+    try:
+        document = _PlainUnpickler(io.BytesIO(data)).load()
+    except EvidenceError:
+        raise
+    except Exception as error:  # a broken pickle raises nearly anything
+        raise EvidenceError(f"the flight record is not a valid pickle: {error!r}") from error
+    return _record(document)
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    """Reads numbers, texts, lists and dictionaries; a recorder's dump needs nothing else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise EvidenceError(f"the flight record asks to load {module}.{name}, which a recorder never does: refused")
+
+    def persistent_load(self, pid: Any) -> Any:
+        raise EvidenceError(f"the flight record refers to an outside object {pid!r}: refused")
+
+
+def _post(path: str, handler: str, deadline: float) -> bytes | None:
+    """The answer's body; None when the server does not know the handler."""
+    connection = http.client.HTTPConnection("localhost")
+    connection.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.sock.settimeout(_left(deadline))
+        connection.sock.connect(path)
+        connection.request("POST", f"/handler/{handler}")
+        channel = connection.sock
+        response = connection.getresponse()
+        parts: list[bytes] = []
+        size = 0
+        while True:
+            # Each part has only the time that is left: a server that dribbles cannot hold us.
+            channel.settimeout(_left(deadline))
+            part = response.read1(1 << 16)
+            if not part:
+                break
+            parts.append(part)
+            size += len(part)
+            if size > _MAX_ANSWER:
+                raise http.client.HTTPException(f"the answer is larger than {_MAX_ANSWER} bytes")
+        body = b"".join(parts)
+    finally:
+        connection.close()
+    if response.status == http.client.NOT_FOUND:
+        return None
+    if response.status != http.client.OK:
+        raise http.client.HTTPException(f"{handler} answered {response.status}: {body[:200]!r}")
+    return body
+
+
+def _left(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("timed out")
+    return left
+
+
+def _record(document: object) -> FlightRecord:
+    top = _dict(document, "the dump")
+    collectives: list[Collective] = []
+    names: dict[str, str] = {}
+    for number, item in enumerate(_list(top.get("entries"), "entries")):
+        entry = _dict(item, f"entry {number}")
+        collective = _collective(entry, number)
+        collectives.append(collective)
+        names[str(entry.get("pg_id"))] = collective.group
+    enqueued: dict[str, int] = {}
+    completed: dict[str, int] = {}
+    for pg_id, item in _dict(top.get("pg_status", {}), "pg_status").items():
+        status = _dict(item, f"the status of group {pg_id}")
+        name = names.get(str(pg_id), str(pg_id))
+        enqueued[name] = _integer(status.get("last_enqueued_collective", -1), "last_enqueued_collective")
+        completed[name] = _integer(status.get("last_completed_collective", -1), "last_completed_collective")
+    collectives.sort(key=lambda collective: collective.record_id)
+    return FlightRecord(tuple(collectives), enqueued, completed, _groups(top.get("pg_config", {})))
+
+
+def _collective(entry: dict[Any, Any], number: int) -> Collective:
+    backend, _, op = _text(entry.get("profiling_name"), "profiling_name").rpartition(":")
+    pair = _list(entry.get("process_group", ["", ""]), "process_group")
+    pg_id = entry.get("pg_id", "")
+    completed_ns = entry.get("time_discovered_completed_ns")
+    timeout_ms = entry.get("timeout_ms")
+    return Collective(
+        record_id=_integer(entry.get("record_id", number), "record_id"),
+        group=_text(pair[0], "process_group") if pair and pair[0] != "" else str(pg_id),
+        seq=_integer(entry.get("collective_seq_id", 0), "collective_seq_id"),
+        p2p_seq=_integer(entry.get("p2p_seq_id", 0), "p2p_seq_id"),
+        op=op,
+        backend=backend,
+        p2p=entry.get("is_p2p", False) is True,
+        state=_text(entry.get("state", "scheduled"), "state"),
+        retired=entry.get("retired", False) is True,
+        created_at=_integer(entry.get("time_created_ns", 0), "time_created_ns") / 1e9,
+        input_sizes=_sizes(entry.get("input_sizes", []), "input_sizes"),
+        output_sizes=_sizes(entry.get("output_sizes", []), "output_sizes"),
+        input_dtypes=_texts(entry.get("input_dtypes", []), "input_dtypes"),
+        output_dtypes=_texts(entry.get("output_dtypes", []), "output_dtypes"),
+        completed_at=(_integer(completed_ns, "time_discovered_completed_ns") / 1e9) if completed_ns else None,
+        timeout_ms=None if timeout_ms is None else _integer(timeout_ms, "timeout_ms"),
+        thread=_integer(entry.get("thread_id", 0), "thread_id"),
+        frames=tuple(_frame(frame) for frame in _list(entry.get("frames", []), "frames")),
+    )
+
+
+def _frame(item: object) -> Frame:
+    frame = _dict(item, "a frame")
+    file = _text(frame.get("filename", ""), "filename")
+    name = _text(frame.get("name", ""), "name")
+    return Frame(name, file, _integer(frame.get("line", 0), "line"), is_user_file(file))
+
+
+def _groups(config: object) -> tuple[Group, ...]:
+    groups: list[Group] = []
+    for key, item in _dict(config, "pg_config").items():
+        entry = _dict(item, f"the configuration of group {key}")
+        ranks = _ranks(entry.get("ranks", ""))
+        if ranks:
+            name = _text(entry.get("name", key), "name")
+            groups.append(Group(name, _text(entry.get("desc", ""), "desc"), ranks))
+    return tuple(groups)
+
+
+def _ranks(value: object) -> tuple[int, ...]:
+    """`[0, 1]`, as a text or as a list."""
+    items: list[Any] = value.strip("[] ").split(",") if isinstance(value, str) else _list(value, "ranks")
+    return tuple(_integer(item, "ranks") for item in items if item != "")
+
+
+def _sizes(value: object, what: str) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(_integer(size, what) for size in _list(sizes, what)) for sizes in _list(value, what))
+
+
+def _texts(value: object, what: str) -> tuple[str, ...]:
+    return tuple(_text(item, what) for item in _list(value, what))
+
+
+def _dict(value: object, what: str) -> dict[Any, Any]:
+    if not isinstance(value, dict):
+        raise EvidenceError(f"the flight record is malformed: {what} is {_shown(value)}, not a dictionary")
+    return value
+
+
+def _list(value: object, what: str) -> list[Any]:
+    if not isinstance(value, (list, tuple)):
+        raise EvidenceError(f"the flight record is malformed: {what} is {_shown(value)}, not a list")
+    return list(value)
+
+
+def _text(value: object, what: str) -> str:
+    if not isinstance(value, str):
+        raise EvidenceError(f"the flight record is malformed: {what} is {_shown(value)}, not a text")
+    return value
+
+
+def _integer(value: object, what: str) -> int:
+    try:
+        # JSON dumps of torch write some numbers as texts. Larger ones than 64 bits are none of torch's.
+        if isinstance(value, (int, str)) and not isinstance(value, bool) and abs(number := int(value)) < 2**64:
+            return number
+    except ValueError:
+        pass
+    raise EvidenceError(f"the flight record is malformed: {what} is {_shown(value)}, not a whole number")
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,63 @@
+"""The state of this machine's NVIDIA GPUs, through NVML."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import pynvml
+
+from rankscope.evidence.model import Gpu
+from rankscope.evidence.time_limit import call_within
+
+T = TypeVar("T")
+READ_LIMIT_S = 5.0
+
+_NO_DRIVER = frozenset({pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED})
+
+
+def read_gpus() -> tuple[Gpu, ...] | str:
+    """Every GPU of this machine, or why they cannot be read. A value that a GPU does not tell is None."""
+    try:
+        return call_within(READ_LIMIT_S, _read_all)
+    except pynvml.NVMLError as error:
+        if error.value in _NO_DRIVER:
+            return "no NVIDIA driver on this machine"
+        return f"the NVIDIA driver does not answer: {error}"
+    except TimeoutError:
+        # What a GPU that has fallen off the bus looks like from here.
+        return f"the NVIDIA driver gave no answer within {READ_LIMIT_S:g} s"
+
+
+def _read_all() -> tuple[Gpu, ...]:
+    pynvml.nvmlInit()
+    try:
+        return tuple(_read_one(index) for index in range(pynvml.nvmlDeviceGetCount()))
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _read_one(index: int) -> Gpu:
+    handle = _told(lambda: pynvml.nvmlDeviceGetHandleByIndex(index))
+    if handle is None:
+        return Gpu(index, "GPU that does not answer", None, None, None, None)
+    name = _told(lambda: pynvml.nvmlDeviceGetName(handle))
+    utilization = _told(lambda: pynvml.nvmlDeviceGetUtilizationRates(handle))
+    memory = _told(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle))
+    processes: list[Any] = _told(lambda: pynvml.nvmlDeviceGetComputeRunningProcesses(handle)) or []
+    return Gpu(
+        index=index,
+        name=name.decode(errors="replace") if isinstance(name, bytes) else name or "unnamed GPU",
+        utilization_percent=None if utilization is None else int(utilization.gpu),
+        memory_used_bytes=None if memory is None else int(memory.used),
+        memory_total_bytes=None if memory is None else int(memory.total),
+        temperature_c=_told(lambda: int(pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU))),
+        pids=tuple(sorted({int(process.pid) for process in processes})),
+    )
+
+
+def _told(question: Callable[[], T]) -> T | None:
+    try:
+        return question()
+    except pynvml.NVMLError:
+        return None

@@ -1,0 +1,295 @@
+"""What was seen of a job: one plain value that can be saved, loaded and diagnosed again.
+
+Nothing here decides anything. Times are seconds since the epoch. Stacks run from the innermost frame outwards.
+What could not be had is named in `missing`, with the reason, instead of being left out silently.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    function: str
+    file: str
+    line: int
+    user: bool
+    """In the user's own code: neither the standard library, nor an installed package, nor native code."""
+    native: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Thread:
+    tid: int
+    name: str
+    main: bool
+    frames: tuple[Frame, ...]
+    owns_gil: bool = False
+    active: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StackSample:
+    at: float
+    threads: tuple[Thread, ...]
+    source: str
+    """`py-spy`, `py-spy-native` or `faulthandler`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Syscall:
+    """The system call the main thread stands in."""
+
+    name: str
+    fd: int | None = None
+    target: str | None = None
+    """What the descriptor is: a path, `pipe`, or `tcp 127.0.0.1:5000 -> 127.0.0.1:9000`."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileLock:
+    path: str
+    kind: str
+    """`flock` or `posix`."""
+    holder: int | None
+    """The pid that holds the lock this process waits for; None where the kernel does not tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSample:
+    """One look at `/proc/PID`."""
+
+    at: float
+    state: str
+    """The kernel's letter: R, S, D, T, t, Z."""
+    cpu_s: float
+    """Processor time of the process and all its living descendants."""
+    read_bytes: int
+    write_bytes: int
+    """Bytes moved by read and write calls, cached or not, descendants included."""
+    rss_bytes: int
+    wchan: str | None = None
+    syscall: Syscall | None = None
+    waits_for_lock: FileLock | None = None
+    threads: int = 0
+    open_files: int | None = None
+    open_files_limit: int | None = None
+    sockets: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ChildProcess:
+    pid: int
+    ppid: int
+    kind: str
+    """`dataloader-worker` or `child`."""
+    command: str
+    processes: tuple[ProcessSample, ...] = ()
+    stacks: tuple[StackSample, ...] = ()
+    missing: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call that the probe saw enter torch.distributed: collective, send, receive, wait, set-up."""
+
+    index: int
+    """Position in the rank's own sequence of calls, counted from 0 since its start."""
+    op: str
+    group: str
+    """The process group's name; empty for calls that belong to none."""
+    seq: int
+    """How many collectives of that group this rank had entered, this one included; 0 for other calls."""
+    thread: int
+    depth: int
+    """0 for a call from outside; more for one made by another recorded call."""
+    entered_at: float
+    left_at: float | None
+    failed: bool
+    step: int
+    """Optimizer steps made before the call."""
+    peer: int
+    """The other rank of a send or receive, the root of a rooted collective; -1 without one."""
+    numel: int
+    """Elements of the first tensor; -1 where unknown."""
+    dtype: str
+    site: tuple[Frame, ...]
+    """The user's frames above the call, innermost first."""
+    note: str = ""
+    """The awaited store key, and the like."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """An entry of torch's flight recorder."""
+
+    record_id: int
+    group: str
+    seq: int
+    p2p_seq: int
+    op: str
+    """Without the backend: `all_reduce`."""
+    backend: str
+    p2p: bool
+    state: str
+    retired: bool
+    created_at: float
+    input_sizes: tuple[tuple[int, ...], ...] = ()
+    output_sizes: tuple[tuple[int, ...], ...] = ()
+    input_dtypes: tuple[str, ...] = ()
+    output_dtypes: tuple[str, ...] = ()
+    completed_at: float | None = None
+    timeout_ms: int | None = None
+    thread: int = 0
+    frames: tuple[Frame, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    name: str
+    description: str
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Loader:
+    """The data loader that a rank iterated last."""
+
+    number: int
+    """Loader iterations begun before this one in the same process."""
+    batches: int
+    exhausted: bool
+    workers: int
+    in_next: bool
+    """A batch has been asked for and has not come."""
+    changed_at: float
+    site: tuple[Frame, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What the rank itself wrote down on its shared page; readable after its death."""
+
+    stage: str
+    stage_since: float
+    steps: int
+    batches: int
+    changed_at: float
+    """When any of it changed last."""
+    declared_world: int
+    """The world size given to init_process_group; 0 before it."""
+    calls_total: int
+    calls: tuple[Call, ...]
+    """The newest calls, oldest first. Older ones are gone when calls[0].index > 0."""
+    groups: tuple[Group, ...]
+    loader: Loader | None = None
+    exit_site: tuple[Frame, ...] = ()
+    """Where sys.exit or os._exit was called last."""
+    exit_note: str = ""
+    finalizing: bool = False
+    """The interpreter has left the program and runs its exit handlers."""
+    signals: tuple[str, ...] = ()
+    """Signals that a handler of the program received, as `SIGTERM`."""
+    probe_errors: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RaisedException:
+    type: str
+    message: str
+    at: float | None
+    frames: tuple[Frame, ...]
+    source: str
+    """`hook` (uncaught), `pending` (being handled while the evidence was taken), `output` (read off a traceback), `error-file`."""
+    thread: str = "MainThread"
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    code: int
+    """As Python's subprocess says it: negative for a signal."""
+    at: float
+    by_launcher: bool
+    """The launcher had sent a signal to it before it ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankEvidence:
+    rank: int
+    local_rank: int
+    host: str
+    pid: int
+    started_at: float
+    exit: Exit | None = None
+    progress: Progress | None = None
+    stacks: tuple[StackSample, ...] = ()
+    processes: tuple[ProcessSample, ...] = ()
+    children: tuple[ChildProcess, ...] = ()
+    collectives: tuple[Collective, ...] = ()
+    last_enqueued: dict[str, int] = field(default_factory=dict)
+    """Group name → the newest collective of the group that this rank has entered, as torch counts."""
+    last_completed: dict[str, int] = field(default_factory=dict)
+    exceptions: tuple[RaisedException, ...] = ()
+    crash_stack: tuple[Frame, ...] = ()
+    """The Python stack at a fatal signal."""
+    output_tail: tuple[str, ...] = ()
+    error_tail: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)
+    still_for_s: float | None = None
+    """Seconds without any sign of life (processor time, I/O, moving stack, progress) up to the collection."""
+    missing: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    index: int
+    name: str
+    utilization_percent: int | None
+    memory_used_bytes: int | None
+    memory_total_bytes: int | None
+    temperature_c: int | None
+    pids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HostEvidence:
+    host: str
+    gpus: tuple[Gpu, ...] = ()
+    kernel_log: tuple[str, ...] = ()
+    """Lines since the job began that speak of memory, GPUs or killed processes."""
+    oom_kills: int | None = None
+    """Kills by the memory controller since the job began, in the job's cgroup."""
+    memory_total_bytes: int | None = None
+    memory_available_bytes: int | None = None
+    missing: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The text of a function in which the user's code stood, for reading branches and loops."""
+
+    file: str
+    first_line: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    schema: int
+    collected_at: float
+    started_at: float
+    trigger: str
+    """Why it was taken: `still`, `failure`, `interrupt`, `end`, `request`."""
+    world_size: int
+    ranks: tuple[RankEvidence, ...]
+    hosts: tuple[HostEvidence, ...] = ()
+    sources: tuple[Source, ...] = ()
+    stall_after_s: float | None = None
+    """Stillness after which a wait that is not proven endless is called a likely hang; None: never."""
+    attempt: int = 0
+    command: tuple[str, ...] = ()
+    versions: dict[str, str] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)

@@ -1,0 +1,250 @@
+"""Reads the beacon pages that the probe writes, alive or dead, and asks the probe's listener."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+from rankscope.errors import EvidenceError
+from rankscope.evidence.model import (
+    Call,
+    Frame,
+    Group,
+    Loader,
+    Progress,
+    RaisedException,
+    StackSample,
+    Thread,
+)
+from rankscope.evidence.stacks import is_user_file
+from rankscope.probe import page as layout
+from rankscope.probe.listener import RECORD
+
+_MAX_LISTENER_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class PageContent:
+    pid: int
+    rank: int
+    """-1 where the process is no rank."""
+    started_at: float
+    progress: Progress
+    exceptions: tuple[RaisedException, ...]
+    stacks_on_signal: bool
+    recorder_served: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """The few numbers that tell whether a rank goes on; cheap enough to read several times a second."""
+
+    changed_at: float
+    steps: int
+    batches: int
+    calls: int
+    waiting_since: float | None
+    """When the call that the rank is in now was entered; None outside of any."""
+
+
+def read_heartbeat(path: Path) -> Heartbeat:
+    """Raises EvidenceError where the page cannot be read."""
+    try:
+        with path.open("rb") as file:
+            header = file.read(layout.HEADER_BYTES)
+            changed, steps, batches, calls = layout.COUNTERS.unpack_from(header, layout.COUNTERS_OFFSET)
+            waiting = None
+            # A blocking call is among the newest: what it calls in turn is recorded after it.
+            for index in range(calls - 1, max(-1, calls - 5), -1):
+                file.seek(layout.RING_OFFSET + (index % layout.RING_SLOTS) * layout.CALL.size)
+                entered, left = struct.unpack("<QQ", file.read(16))
+                if left == 0 and entered:
+                    waiting = entered / 1e9
+    except (OSError, struct.error) as error:
+        raise EvidenceError(f"{path}: {error}") from error
+    return Heartbeat(changed / 1e9, steps, batches, calls, waiting)
+
+
+def read_page(path: Path, *, newest_calls: int = layout.RING_SLOTS) -> PageContent:
+    """Raises EvidenceError where the page cannot be read or is none."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise EvidenceError(f"{path}: {error.strerror}") from error
+    if len(data) < layout.PAGE_BYTES or data[:8] != layout.MAGIC:
+        raise EvidenceError(f"{path}: not a page of this version of rankscope")
+    _, pid, rank, world, used, started = layout.IDENTITY.unpack_from(data, 0)
+    heap = _read_heap(data, min(used, layout.HEAP_BYTES))
+    changed, steps, batches, total = layout.COUNTERS.unpack_from(data, layout.COUNTERS_OFFSET)
+    since, stage = layout.STAGE.unpack_from(data, layout.STAGE_OFFSET)
+    flags, exit_site, exit_note, _ = layout.FLAGS.unpack_from(data, layout.FLAGS_OFFSET)
+    progress = Progress(
+        stage=heap.text(stage),
+        stage_since=since / 1e9,
+        steps=steps,
+        batches=batches,
+        changed_at=changed / 1e9,
+        declared_world=max(world, 0),
+        calls_total=total,
+        calls=_read_calls(data, total, heap, newest_calls),
+        groups=heap.groups(),
+        loader=_read_loader(data, flags, heap),
+        exit_site=heap.site(exit_site),
+        exit_note=heap.text(exit_note),
+        finalizing=bool(flags & layout.FINALIZING),
+        probe_errors=heap.errors(),
+    )
+    return PageContent(
+        pid=pid,
+        rank=rank,
+        started_at=started / 1e9,
+        progress=progress,
+        exceptions=heap.exceptions(),
+        stacks_on_signal=bool(flags & layout.STACKS_ON_SIGNAL),
+        recorder_served=bool(flags & layout.RECORDER_SERVED),
+    )
+
+
+class _Heap:
+    def __init__(self, entries: list[tuple[bytes, str]]) -> None:
+        self._entries = entries
+        self._sites: dict[int, tuple[Frame, ...]] = {}
+
+    def text(self, number: int) -> str:
+        if 0 < number < len(self._entries) and self._entries[number][0] == layout.TEXT:
+            return self._entries[number][1]
+        return ""
+
+    def site(self, number: int) -> tuple[Frame, ...]:
+        known = self._sites.get(number)
+        if known is None:
+            known = ()
+            if 0 < number < len(self._entries) and self._entries[number][0] == layout.SITE:
+                known = _frames(self._entries[number][1].split(layout.SEPARATOR))
+            self._sites[number] = known
+        return known
+
+    def groups(self) -> tuple[Group, ...]:
+        found: dict[str, Group] = {}
+        for payload in self._of(layout.GROUP):
+            name, description, ranks = (*payload.split(layout.SEPARATOR), "", "")[:3]
+            members = tuple(int(rank) for rank in ranks.split(",") if rank)
+            found[name] = Group(name=name, description=description, ranks=members)
+        return tuple(found.values())
+
+    def exceptions(self) -> tuple[RaisedException, ...]:
+        found = []
+        for payload in self._of(layout.EXCEPTION):
+            kind, message, at, thread, *frames = payload.split(layout.SEPARATOR)
+            found.append(
+                RaisedException(
+                    type=kind,
+                    message=message,
+                    at=int(at) / 1e9,
+                    frames=_frames(frames),
+                    source="hook",
+                    thread=thread,
+                )
+            )
+        return tuple(found)
+
+    def errors(self) -> tuple[str, ...]:
+        return tuple(self._of(layout.ERROR))
+
+    def _of(self, kind: bytes) -> list[str]:
+        return [payload for entry, payload in self._entries if entry == kind]
+
+
+def _read_heap(data: bytes, used: int) -> _Heap:
+    entries: list[tuple[bytes, str]] = []
+    at, end = layout.HEAP_OFFSET, layout.HEAP_OFFSET + used
+    while at + layout.HEAP_ENTRY.size <= end:
+        kind, length = layout.HEAP_ENTRY.unpack_from(data, at)
+        at += layout.HEAP_ENTRY.size
+        entries.append((kind, data[at : at + length].decode("utf-8", "replace")))
+        at += length
+    return _Heap(entries)
+
+
+def _frames(parts: list[str]) -> tuple[Frame, ...]:
+    return tuple(
+        Frame(function=function, file=file, line=int(line) if line.isdigit() else 0, user=is_user_file(file))
+        for file, line, function in zip(parts[0::3], parts[1::3], parts[2::3], strict=False)
+    )
+
+
+def _read_calls(data: bytes, total: int, heap: _Heap, newest: int) -> tuple[Call, ...]:
+    calls = []
+    for index in range(max(0, total - min(newest, layout.RING_SLOTS)), total):
+        at = layout.RING_OFFSET + (index % layout.RING_SLOTS) * layout.CALL.size
+        (entered, left, seq, step, op, group, site, thread, peer, numel, dtype, note, depth, bits, _) = (
+            layout.CALL.unpack_from(data, at)
+        )
+        calls.append(
+            Call(
+                index=index,
+                op=heap.text(op),
+                group=heap.text(group),
+                seq=seq,
+                thread=thread,
+                depth=depth,
+                entered_at=entered / 1e9,
+                left_at=left / 1e9 if left else None,
+                failed=bool(bits & layout.FAILED),
+                step=step,
+                peer=peer,
+                numel=numel,
+                dtype=heap.text(dtype),
+                site=heap.site(site),
+                note=heap.text(note),
+            )
+        )
+    return tuple(calls)
+
+
+def _read_loader(data: bytes, flags: int, heap: _Heap) -> Loader | None:
+    batches, number, workers, site, changed = layout.LOADER.unpack_from(data, layout.LOADER_OFFSET)
+    if changed == 0:
+        return None
+    return Loader(
+        number=number,
+        batches=batches,
+        exhausted=bool(flags & layout.LOADER_EXHAUSTED),
+        workers=workers,
+        in_next=bool(flags & layout.LOADER_WAITING),
+        changed_at=changed / 1e9,
+        site=heap.site(site),
+    )
+
+
+def ask_listener(path: Path, *, at: float, timeout_s: float = 1.0) -> tuple[tuple[RaisedException, ...], StackSample]:
+    """Exceptions being handled, and Python stacks, from a thread inside the rank; needs the rank's GIL.
+
+    Raises EvidenceError where no answer comes in time.
+    """
+    chunks: list[bytes] = []
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(timeout_s)
+            connection.connect(str(path))
+            while (chunk := connection.recv(1 << 16)) and sum(map(len, chunks)) < _MAX_LISTENER_BYTES:
+                chunks.append(chunk)
+    except TimeoutError as error:
+        raise EvidenceError(f"no answer within {timeout_s:g} s: the interpreter lock may be held") from error
+    except OSError as error:
+        raise EvidenceError(f"the listener does not answer: {error}") from error
+    exceptions, threads = [], []
+    for record in b"".join(chunks).decode("utf-8", "replace").split(RECORD):
+        kind, thread, name, message, *rest = (*record.split(layout.SEPARATOR), "", "", "", "")[
+            : max(4, record.count(layout.SEPARATOR) + 1)
+        ]
+        frames = _frames(rest)
+        if kind == "X":
+            exceptions.append(
+                RaisedException(type=name, message=message, at=None, frames=frames, source="pending", thread=thread)
+            )
+        elif kind == "S":
+            threads.append(Thread(tid=0, name=thread, main=thread == "MainThread", frames=frames))
+    return tuple(exceptions), StackSample(at=at, threads=tuple(threads), source="listener")

@@ -1,0 +1,43 @@
+"""The text of the user's files in which stacks stand, so that a saved incident can be read elsewhere."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable
+
+from rankscope.evidence.mask import mask_code
+from rankscope.evidence.model import Frame, Source
+from rankscope.evidence.time_limit import call_within
+
+MAX_BYTES = 256 * 1024
+READ_LIMIT_S = 2.0
+
+
+def read_sources(frames: Iterable[Frame]) -> tuple[Source, ...]:
+    """Each user file among the frames, whole, in the order of mention; secrets masked, line numbers kept.
+
+    Files that cannot be read, are no plain files, or are larger than 256 KB are left out.
+    """
+    files = dict.fromkeys(frame.file for frame in frames if frame.user and not frame.native)
+    sources: list[Source] = []
+    for file in files:
+        try:
+            data = call_within(READ_LIMIT_S, lambda file=file: _read(file))  # type: ignore[misc]
+        except (OSError, ValueError):
+            continue
+        if data is not None:
+            text = data.decode("utf-8-sig", errors="replace").replace("\r\n", "\n").replace("\r", "\n")
+            sources.append(Source(file, 1, mask_code(text)))
+    return tuple(sources)
+
+
+def _read(file: str) -> bytes | None:
+    # Nonblocking: the name may be a FIFO by now, and opening one waits for a writer.
+    descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    with open(descriptor, "rb") as opened:
+        about = os.fstat(descriptor)
+        if not stat.S_ISREG(about.st_mode) or about.st_size > MAX_BYTES:
+            return None
+        data = opened.read(MAX_BYTES + 1)
+    return data if len(data) <= MAX_BYTES else None

@@ -1,0 +1,196 @@
+"""`rankscope run`: from the command line to the exit code."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import logging
+import os
+import shutil
+import sys
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+from rankscope.diagnosis.codec import verdict_to_json
+from rankscope.diagnosis.verdict import Culprit, Verdict
+from rankscope.errors import MissingTorch, UsageError
+from rankscope.launch import environment, folder, options
+from rankscope.launch.guard import run_guarded
+from rankscope.launch.job import Job, shared_folder
+from rankscope.launch.output import OutputPump
+from rankscope.launch.supervisor import Supervisor, own_exit_code
+from rankscope.report import live, terminal
+
+
+def run(arguments: list[str]) -> int:
+    """The verb. Everything heavy happens in the guarded child."""
+    if importlib.util.find_spec("torch") is None:
+        raise MissingTorch("run")
+    return run_guarded(lambda: _guarded(arguments))
+
+
+def _guarded(arguments: list[str]) -> int:
+    """Below the guard there is nobody to turn an error into a line."""
+    try:
+        return _run(arguments)
+    except UsageError as error:
+        live.say(str(error))
+        return error.exit_code
+    except KeyboardInterrupt:
+        live.say("interrupted before the ranks had started")
+        return 130
+
+
+def _run(arguments: list[str]) -> int:
+    chosen = options.parse(arguments)
+    processes = chosen.torch.nproc_per_node
+    told = environment.limit_threads(int(processes) if processes.isdigit() else 2)
+    config, entry, entry_arguments = options.launch_config(chosen)
+    run_folder = folder.make_run_folder(chosen.run_dir, chosen.torch.training_script)
+    versions = environment.versions()
+    command = ["rankscope", "run", *arguments]
+    folder.describe_run(
+        run_folder, command, versions, {"on_hang": chosen.on_hang, "stall_after_s": chosen.stall_after_s}
+    )
+    pages = shared_folder(uuid.uuid4().hex[:12]) if chosen.probe else None
+    try:
+        for line in [told, *environment.prepare_environment(pages)]:
+            if line is not None:
+                live.say(line)
+        pump = OutputPump(sys.stdout.buffer, sys.stderr.buffer)
+        job = Job(run_folder, pages, tuple(command), versions, pump)
+        supervisor = Supervisor(job, chosen.on_hang, chosen.stall_after_s)  # type: ignore[arg-type]
+        failure = _launch(config, entry, entry_arguments, chosen, job, supervisor)
+        return _conclude(job, supervisor, failure, chosen.json)
+    finally:
+        if pages is not None:
+            shutil.rmtree(pages, ignore_errors=True)
+
+
+def _launch(
+    config: Any,
+    entry: Any,
+    arguments: list[str],
+    chosen: options.RunOptions,
+    job: Job,
+    supervisor: Supervisor,
+) -> BaseException | None:
+    """Runs elastic's agent to its end; returns what kept it from starting the ranks, if anything."""
+    from torch.distributed.elastic.multiprocessing import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher import api
+
+    from rankscope.launch.agent import ScopeAgent
+    from rankscope.launch.logs import PumpLogs
+
+    if "LOGLEVEL" not in os.environ:
+        # What elastic would log of failures and stops, the verdict says better.
+        logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    if chosen.torch.logs_specs is None:
+        copies = {
+            "stdout": list(getattr(config, "duplicate_stdout_filters", None) or ()),
+            "stderr": list(getattr(config, "duplicate_stderr_filters", None) or ()),
+        }
+        config.duplicate_stdout_filters, config.duplicate_stderr_filters = [], []
+        config.logs_specs = PumpLogs(
+            job.pump, _log_folder(job.folder, chosen), config.logs_specs, _label(config), copies
+        )
+    # The one seam that all supported versions of torch share: launch_agent looks the class up by this name.
+    vars(api)["LocalElasticAgent"] = functools.partial(ScopeAgent, supervisor=supervisor, job=job)
+    supervisor.start()
+    try:
+        api.launch_agent(config, entry, list(arguments))
+    except ChildFailedError:
+        return None  # the supervisor knows more
+    except SignalException:
+        return None
+    except Exception as error:  # noqa: BLE001  rendezvous and stores raise what they like; it becomes the verdict
+        return error
+    finally:
+        supervisor.finish()
+        job.pump.finish(5.0)
+    return None
+
+
+def _log_folder(run_folder: Path, chosen: options.RunOptions) -> Path:
+    if chosen.torch.log_dir is None:
+        return run_folder / "logs"
+    path = Path(chosen.torch.log_dir) / f"{chosen.torch.rdzv_id}_{uuid.uuid4().hex[:8]}"
+    try:
+        path.mkdir(parents=True)
+        (run_folder / "logs").symlink_to(path.resolve(), target_is_directory=True)
+    except OSError as error:
+        raise UsageError(f"--log-dir '{chosen.torch.log_dir}' cannot be written: {error.strerror}") from error
+    return path
+
+
+def _label(config: Any) -> str:
+    """`GPU` where every rank of the only node has one, else `R` with the global rank."""
+    import torch
+
+    devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return "GPU" if config.max_nodes == 1 and 0 < config.nproc_per_node <= devices else "R"
+
+
+def _conclude(job: Job, supervisor: Supervisor, failure: BaseException | None, as_json: bool) -> int:
+    if failure is not None and not job.ranks:
+        verdict, code = _never_started(failure), 1
+    else:
+        verdict = supervisor.verdict()
+        code = own_exit_code(
+            job,
+            verdict,
+            stopped_for_hang=supervisor.stopped_for_hang,
+            interrupted_by=supervisor.interrupted_by,
+        )
+    supervisor.write(verdict)
+    if as_json:
+        sys.stdout.write(verdict_to_json(verdict).decode() + "\n")
+    if verdict.outcome != "ok" or verdict.notes:
+        width = shutil.get_terminal_size((100, 24)).columns
+        color = terminal.use_color(sys.stderr)
+        text = terminal.render(verdict, color=color, width=max(60, min(width, 140)), folder=str(job.folder))
+        sys.stderr.write(text.rstrip("\n") + "\n")
+    return code
+
+
+def _never_started(failure: BaseException) -> Verdict:
+    """The launch itself failed: rendezvous, port, address."""
+    message = " ".join(str(failure).split())[:300] or type(failure).__name__
+    low = message.lower()
+    if "address already in use" in low or "eaddrinuse" in low:
+        cause, fix = (
+            "port-in-use",
+            "choose another port with --master-port or --rdzv-endpoint, or end who holds it",
+        )
+    elif any(text in low for text in ("resolv", "name or service", "timed out", "connect", "unreachable")):
+        cause, fix = (
+            "address-unreachable",
+            "check --rdzv-endpoint or --master-addr: does the name resolve, does it answer?",
+        )
+    else:
+        cause, fix = "exception", "see the message; it comes from torch's launcher"
+    return Verdict(
+        schema=1,
+        outcome="crash",
+        cause=cause,
+        certainty="likely",
+        culprits=(
+            Culprit(
+                rank=None,
+                host=None,
+                pid=os.getpid(),
+                process="launcher",
+                where=None,
+                doing="starting the ranks",
+            ),
+        ),
+        victims=(),
+        headline=f"the ranks could not be started: {message}",
+        because=(f"{type(failure).__name__}: {message}",),
+        fix=(fix,),
+        started_at=time.time(),
+        ended_at=time.time(),
+    )

@@ -1,0 +1,137 @@
+"""A running job as its launcher knows it: ranks, their ends, their output, and the folder it is kept in."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rankscope.evidence import kernel
+from rankscope.evidence.collect import JobFacts, KnownRank, collect
+from rankscope.evidence.model import Evidence, Exit
+from rankscope.launch.output import OutputPump
+
+
+@dataclass(slots=True)
+class RankProcess:
+    rank: int
+    local_rank: int
+    pid: int
+    started_at: float
+    poll: Callable[[], int | None]
+    exit: Exit | None = None
+    life_at: float = field(default_factory=time.time)
+    """Last sign of life, as the watcher saw it."""
+
+
+class Job:
+    """Shared between elastic's thread and the watcher's."""
+
+    def __init__(
+        self,
+        folder: Path,
+        pages: Path | None,
+        command: tuple[str, ...],
+        versions: dict[str, str],
+        pump: OutputPump,
+    ) -> None:
+        self.folder = folder
+        self.pages = pages
+        self.pump = pump
+        self.host = socket.gethostname()
+        self.started_at = time.time()
+        self.attempt = 0
+        self.world_size = 0
+        self.ranks: list[RankProcess] = []
+        self.stopping = False
+        self.stall_after_s: float | None = None
+        self._command = command
+        self._versions = versions
+        self._oom_kills = kernel.oom_kill_count()
+        self._collecting = threading.Lock()
+
+    def started(self, attempt: int, world_size: int, ranks: list[RankProcess]) -> None:
+        """A new set of ranks runs, the first or a restarted one."""
+        self.attempt = attempt
+        self.world_size = world_size
+        self.stopping = False
+        self.ranks = ranks
+        text = json.dumps({str(process.rank): process.pid for process in ranks})
+        try:
+            (self.folder / "ranks.json").write_text(text + "\n", encoding="utf-8")
+        except OSError as error:
+            self.note_problem(f"ranks.json: {error.strerror}")
+
+    problems: tuple[str, ...] = ()
+
+    def note_problem(self, text: str) -> None:
+        """Something of ours that could not be kept; told once at the end."""
+        if text not in self.problems:
+            self.problems = (*self.problems, text)
+
+    def poll(self) -> None:
+        """Notes who has ended since."""
+        for process in self.ranks:
+            if process.exit is None:
+                code = process.poll()
+                if code is not None:
+                    process.exit = Exit(code=code, at=time.time(), by_launcher=self.stopping)
+
+    def living(self) -> list[RankProcess]:
+        return [process for process in self.ranks if process.exit is None]
+
+    def failed(self) -> list[RankProcess]:
+        return [p for p in self.ranks if p.exit is not None and p.exit.code != 0 and not p.exit.by_launcher]
+
+    def finished_well(self) -> bool:
+        return bool(self.ranks) and all(p.exit is not None and p.exit.code == 0 for p in self.ranks)
+
+    def collect(self, trigger: str) -> Evidence:
+        """Takes about a second; one at a time."""
+        facts = JobFacts(
+            host=self.host,
+            world_size=self.world_size,
+            started_at=self.started_at,
+            attempt=self.attempt,
+            pages=self.pages,
+            command=self._command,
+            versions=self._versions,
+            stall_after_s=self.stall_after_s,
+            oom_kills_before=self._oom_kills,
+        )
+        with self._collecting:
+            return collect(facts, self._known, trigger)
+
+    def _known(self) -> list[KnownRank]:
+        self.poll()
+        now = time.time()
+        return [
+            KnownRank(
+                rank=process.rank,
+                local_rank=process.local_rank,
+                pid=process.pid,
+                started_at=process.started_at,
+                exit=process.exit,
+                output_tail=self.pump.tail((process.local_rank, "stdout")),
+                error_tail=self.pump.tail((process.local_rank, "stderr")),
+                still_for_s=now - process.life_at if process.exit is None else None,
+            )
+            for process in self.ranks
+        ]
+
+
+def shared_folder(run_id: str) -> Path:
+    """Where pages and sockets lie: memory where there is any, so that a slow disk never slows a rank; for us alone."""
+    for base in ("/dev/shm", os.environ.get("TMPDIR", "/tmp"), "/tmp"):
+        path = Path(base) / f"rankscope-{os.getuid()}-{run_id}"
+        try:
+            path.mkdir(mode=0o700)
+        except OSError:
+            continue
+        return path
+    raise OSError("no folder for the probe's pages: neither /dev/shm nor /tmp can be written")

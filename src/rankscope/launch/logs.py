@@ -1,0 +1,73 @@
+"""Where the ranks' output goes: torch's redirect options, carried out by our pump."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs, Std
+
+from rankscope.launch.output import OutputPump
+
+
+class PumpLogs(LogsSpecs):
+    """A file per rank and stream, always; the console too, unless the user asked for the file alone.
+
+    The folders are torch's own: `attempt_0/1/stderr.log` is standard error of local rank 1.
+    """
+
+    def __init__(
+        self, pump: OutputPump, folder: Path, given: LogsSpecs, label: str, copies: dict[str, list[str]]
+    ) -> None:
+        super().__init__(log_dir=str(folder))
+        self._pump = pump
+        self._folder = folder
+        self._redirects: Any = given._redirects
+        self._shown: set[int] | None = given._local_ranks_filter
+        self._label = label
+        self._copies = copies
+
+    @property
+    def root_log_dir(self) -> str:
+        return str(self._folder)
+
+    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+        """Called by elastic at every start of the ranks."""
+        attempt = next(iter(envs.values()), {}).get("TORCHELASTIC_RESTART_COUNT", "0")
+        folder = self._folder / f"attempt_{attempt}"
+        destination = LogsDest()
+        for stream in ("stdout", "stderr"):
+            if self._copies.get(stream):
+                folder.mkdir(parents=True, exist_ok=True)
+                self._pump.add_copy(stream, self._copies[stream], folder / f"filtered_{stream}.log")
+        for local_rank, variables in envs.items():
+            own = folder / str(local_rank)
+            own.mkdir(parents=True, exist_ok=True)
+            prefix = self._prefix(local_rank, variables)
+            destination.stdouts[local_rank] = self._pump.open(
+                (local_rank, "stdout"), prefix, own / "stdout.log", self._on_console(local_rank, Std.OUT)
+            )
+            destination.stderrs[local_rank] = self._pump.open(
+                (local_rank, "stderr"), prefix, own / "stderr.log", self._on_console(local_rank, Std.ERR)
+            )
+            destination.error_files[local_rank] = variables["TORCHELASTIC_ERROR_FILE"] = str(own / "error.json")
+        return destination
+
+    def _on_console(self, local_rank: int, stream: Std) -> bool:
+        if self._shown is not None and self._shown and local_rank not in self._shown:
+            return False
+        wanted = self._redirects.get(local_rank, Std.NONE) if isinstance(self._redirects, dict) else self._redirects
+        return stream not in wanted
+
+    def _prefix(self, local_rank: int, variables: dict[str, str]) -> str:
+        template = os.environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE")
+        if template:
+            return Template(template).safe_substitute(
+                role_name=variables.get("ROLE_NAME", ""),
+                rank=variables.get("RANK", ""),
+                local_rank=local_rank,
+            )
+        number = local_rank if self._label == "GPU" else variables.get("RANK", local_rank)
+        return f"{self._label}{number}:"

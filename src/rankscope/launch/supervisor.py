@@ -1,0 +1,205 @@
+"""Between elastic and the diagnosis: takes the evidence before anything is stopped, and decides what is stopped."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from rankscope.diagnosis.codec import verdict_to_json
+from rankscope.diagnosis.diagnose import diagnose, exit_codes
+from rankscope.diagnosis.verdict import Alternative, Verdict
+from rankscope.errors import EvidenceError
+from rankscope.evidence.model import Evidence
+from rankscope.evidence.store import save_evidence
+from rankscope.launch.job import Job
+from rankscope.launch.watch import Watcher
+from rankscope.report import live
+
+OnHang = Literal["auto", "stop", "report", "restart"]
+
+_SETTLE_S = 1.5
+"""How long after a rank's failure the others are given to show whether they fail with it."""
+
+
+class Supervisor:
+    def __init__(self, job: Job, on_hang: OnHang, stall_after_s: float | None) -> None:
+        self._job = job
+        self._on_hang = on_hang
+        self._watcher = Watcher(job, stall_after_s, self._hang, self._notice, self._recovered)
+        self._lock = threading.Lock()
+        self._verdicts: dict[int, Verdict] = {}
+        """Attempt → what ended it."""
+        self._notes: list[str] = []
+        self.stop_requested = False
+        self.stopped_for_hang = False
+        self.interrupted_by: int | None = None
+
+    def start(self) -> None:
+        self._watcher.start()
+
+    def finish(self) -> None:
+        self._watcher.stop()
+
+    @property
+    def restarts_hangs(self) -> bool:
+        return self._on_hang == "restart"
+
+    def interrupted(self, number: int) -> None:
+        self.interrupted_by = number
+
+    def before_stop(self) -> None:
+        """Called before elastic stops ranks, for whatever reason; nothing has been stopped yet."""
+        job = self._job
+        job.poll()
+        with self._lock:
+            known = job.attempt in self._verdicts
+        if known or job.finished_well() or not job.ranks:
+            job.stopping = True
+            return
+        if job.failed():
+            self._settle()
+            self._conclude("failure")
+        elif job.living():
+            self._conclude("interrupt")
+        job.stopping = True
+
+    def _settle(self) -> None:
+        deadline = time.monotonic() + _SETTLE_S
+        while self._job.living() and time.monotonic() < deadline:
+            time.sleep(0.05)
+            self._job.poll()
+
+    def _conclude(self, trigger: str) -> None:
+        evidence = self._job.collect(trigger)
+        verdict = diagnose(evidence)
+        if trigger == "interrupt":
+            verdict = _interruption(verdict, evidence, self.interrupted_by)
+        self._keep(verdict, evidence)
+        if verdict.outcome not in ("ok", "interrupted"):
+            live.say(live.detected(verdict, "stopping the other ranks" if self._job.living() else ""))
+
+    def _keep(self, verdict: Verdict, evidence: Evidence) -> None:
+        folder = f"evidence/attempt_{evidence.attempt}"
+        verdict = replace(verdict, evidence=folder)
+        with self._lock:
+            self._verdicts[evidence.attempt] = verdict
+        try:
+            save_evidence(evidence, self._job.folder / folder)
+        except EvidenceError as error:
+            self._job.note_problem(str(error))
+        self.write(verdict)
+
+    def write(self, verdict: Verdict) -> None:
+        """verdict.json, as far as the disk lets us."""
+        path = self._job.folder / "verdict.json"
+        try:
+            _replace(path, verdict_to_json(verdict))
+        except OSError as error:
+            self._job.note_problem(f"{path}: {error.strerror}")
+
+    def _hang(self, verdict: Verdict, evidence: Evidence) -> None:
+        """From the watcher: the job will not go on by itself."""
+        stop = self._on_hang in ("stop", "restart") or (self._on_hang == "auto" and verdict.certainty == "proven")
+        self._keep(verdict, evidence)
+        if stop:
+            then = "restarting the job" if self.restarts_hangs else "stopping the job"
+        else:
+            then = "watching on, nothing is stopped"
+        live.say(live.detected(verdict, f"{then} (--on-hang {self._on_hang})"))
+        if stop:
+            self.stopped_for_hang = True
+            self.stop_requested = True
+
+    def _notice(self, verdict: Verdict) -> None:
+        text = live.noticed(verdict)
+        self._notes.append(text)
+        live.say(text)
+
+    def _recovered(self, seconds: float) -> None:
+        with self._lock:
+            self._verdicts.pop(self._job.attempt, None)
+        text = f"the job goes on after {seconds:.0f} s of stillness"
+        self._notes.append(text)
+        live.say(text)
+
+    def verdict(self) -> Verdict:
+        """What is to be said of the whole run, now that everything has ended."""
+        job = self._job
+        job.poll()
+        codes = {process.rank: process.exit.code if process.exit is not None else None for process in job.ranks}
+        with self._lock:
+            verdict = self._verdicts.get(job.attempt)
+            earlier = {attempt: v for attempt, v in self._verdicts.items() if attempt != job.attempt}
+        if verdict is None or (job.finished_well() and not self.stopped_for_hang):
+            verdict = _good(job)
+        notes = [f"attempt {attempt} had ended: {past.headline}" for attempt, past in sorted(earlier.items())]
+        return replace(
+            verdict,
+            exit_codes=codes,
+            ended_at=time.time(),
+            started_at=job.started_at,
+            world_size=job.world_size,
+            notes=(*notes, *dict.fromkeys(self._notes), *job.problems, *job.pump.problems),
+        )
+
+
+def _interruption(verdict: Verdict, evidence: Evidence, number: int | None) -> Verdict:
+    """A person or the scheduler stopped the job. What it was stuck in, if it was, is kept as the alternative."""
+    by = signal.Signals(number).name if number is not None else "a signal"
+    seen = "" if verdict.cause is None else f" At that moment {verdict.headline}"
+    alternatives = () if verdict.cause is None else (Alternative(verdict.cause, verdict.certainty, verdict.headline),)
+    return replace(
+        verdict,
+        outcome="interrupted",
+        cause=None,
+        culprits=(),
+        headline=f"the job was stopped by {by}.{seen}",
+        alternatives=alternatives,
+        exit_codes=exit_codes(evidence),
+    )
+
+
+def _good(job: Job) -> Verdict:
+    return Verdict(
+        schema=1,
+        outcome="ok",
+        cause=None,
+        certainty="proven",
+        culprits=(),
+        victims=(),
+        headline=f"all {job.world_size} ranks ended well.",
+        because=(),
+        fix=(),
+        world_size=job.world_size,
+    )
+
+
+def _replace(path: Path, data: bytes) -> None:
+    temporary = path.with_name(path.name + ".new")
+    temporary.write_bytes(data)
+    temporary.replace(path)
+
+
+def own_exit_code(job: Job, verdict: Verdict, *, stopped_for_hang: bool, interrupted_by: int | None) -> int:
+    """The exit code of the run: the culprit's own wherever it has one."""
+    if job.finished_well():
+        return 0
+    if stopped_for_hang:
+        return 75
+    if interrupted_by is not None and verdict.outcome == "interrupted":
+        return 128 + interrupted_by
+    guilty = {culprit.rank for culprit in verdict.culprits}
+    failed = sorted(
+        job.failed(), key=lambda process: (process.rank not in guilty, process.exit.at if process.exit else 0)
+    )
+    for process in failed:
+        code = process.exit.code if process.exit is not None else 0
+        if code:
+            return code if code > 0 else 128 - code
+    print("rankscope: no rank ended with a code of its own", file=sys.stderr)
+    return 1

@@ -1,0 +1,196 @@
+"""Watches a running job: learns its rhythm, looks closely when it falls still, and says when it will not go on."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rankscope.diagnosis.diagnose import diagnose
+from rankscope.diagnosis.verdict import Verdict
+from rankscope.diagnosis.views import LIFE_CPU_SHARE, LIFE_IO_BYTES_PER_S
+from rankscope.errors import EvidenceError
+from rankscope.evidence.collect import find_page
+from rankscope.evidence.model import Evidence
+from rankscope.evidence.pages import Heartbeat, read_heartbeat
+from rankscope.evidence.procfs import Pulse, pulse
+from rankscope.launch.job import Job, RankProcess
+
+PERIOD_S = 0.2
+FIRST_LOOK_S = 1.0
+"""Stillness of all ranks after which the first close look is taken."""
+LOOK_S = 1.0
+"""About what a look takes."""
+LEAST_THRESHOLD_S = 30.0
+QUIET_FACTOR = 4.0
+"""The automatic threshold, in longest quiet stretches from which the job came back by itself."""
+_WINDOW_S = 1.0
+_GROWTH_BYTES = 1 << 20
+_LATE_LOOK_S = 60.0
+
+
+@dataclass(slots=True)
+class _Trace:
+    """What is remembered of one rank between two glances."""
+
+    page: Path | None = None
+    heartbeat: Heartbeat | None = None
+    base: Pulse | None = None
+    base_at: float = 0.0
+    longest_quiet_s: float = 0.0
+
+
+@dataclass(slots=True)
+class _Episode:
+    """A stretch in which at least one rank has been still."""
+
+    since: float
+    next_look: float
+    announced: set[str] = field(default_factory=set)
+    judged: set[int] = field(default_factory=set)
+    """Ranks whose stillness had reached the threshold at a look."""
+    reported: Verdict | None = None
+
+
+class Watcher:
+    """Runs in a thread of its own until `stop`.
+
+    `on_verdict(verdict, evidence)` is called once per stretch for a proven or likely hang; `on_notice(verdict)` once per
+    stretch for a rank that others wait for; `on_recovery(seconds)` when a reported job goes on after all.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        stall_after_s: float | None,
+        on_verdict: Callable[[Verdict, Evidence], None],
+        on_notice: Callable[[Verdict], None],
+        on_recovery: Callable[[float], None],
+    ) -> None:
+        self._job = job
+        self._fixed_threshold = stall_after_s
+        self._on_verdict = on_verdict
+        self._on_notice = on_notice
+        self._on_recovery = on_recovery
+        self._traces: dict[int, _Trace] = {}
+        self._attempt = -1
+        self._episode: _Episode | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="rankscope-watch", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 10.0) -> None:
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+
+    def threshold(self) -> float:
+        """Seconds of stillness after which a wait counts as a likely hang."""
+        if self._fixed_threshold is not None:
+            return self._fixed_threshold
+        longest = max((trace.longest_quiet_s for trace in self._traces.values()), default=0.0)
+        return max(LEAST_THRESHOLD_S, QUIET_FACTOR * longest)
+
+    def _run(self) -> None:
+        while not self._stop.wait(PERIOD_S):
+            job = self._job
+            if job.stopping or not job.ranks:
+                continue
+            if job.attempt != self._attempt:
+                self._attempt, self._traces, self._episode = job.attempt, {}, None
+            job.poll()
+            if job.failed():
+                continue  # elastic stops the job and asks for the evidence itself
+            self._glance(time.time())
+
+    def _glance(self, now: float) -> None:
+        living = self._job.living()
+        for process in living:
+            self._feel(process, now)
+        if not living or self._job.pump.blocked_s > 0.5:
+            # A console that nobody reads holds the ranks back; that is no fault of theirs.
+            for process in living:
+                process.life_at = now
+            self._episode = None
+            return
+        stillness = [now - process.life_at for process in living]
+        if max(stillness) < FIRST_LOOK_S:
+            self._end_episode(now)
+            return
+        if self._episode is None:
+            since = now - max(stillness)
+            self._episode = _Episode(since=since, next_look=since + FIRST_LOOK_S)
+        all_still = min(stillness) >= FIRST_LOOK_S * 0.8
+        due = self._episode.next_look if all_still else max(self._episode.next_look, self._episode.since + 5.0)
+        # A look takes about a second: it begins a little early, to have its answer at the threshold.
+        ripe = {p.rank for p in living if now - p.life_at >= self.threshold() - LOOK_S}
+        if now >= due or not ripe <= self._episode.judged:
+            self._episode.judged |= ripe
+            self._look(self._episode)
+
+    def _feel(self, process: RankProcess, now: float) -> None:
+        """Notes a sign of life: progress, processor time, bytes moved, memory taken."""
+        trace = self._traces.setdefault(process.rank, _Trace())
+        alive = False
+        if trace.page is None:
+            trace.page = find_page(self._job.pages, self._job.attempt, process.pid)
+        if trace.page is not None:
+            try:
+                heartbeat = read_heartbeat(trace.page)
+            except EvidenceError as error:
+                self._job.note_problem(str(error))
+            else:
+                alive = trace.heartbeat is not None and heartbeat.changed_at > trace.heartbeat.changed_at
+                trace.heartbeat = heartbeat
+        try:
+            current = pulse(process.pid)
+        except (ProcessLookupError, OSError):
+            return  # it is ending; the next poll tells how
+        if trace.base is None or now - trace.base_at >= _WINDOW_S:
+            if trace.base is not None:
+                alive = alive or _worked(trace.base, current, now - trace.base_at)
+            trace.base, trace.base_at = current, now
+        if alive:
+            trace.longest_quiet_s = max(trace.longest_quiet_s, now - process.life_at)
+            process.life_at = now
+
+    def _end_episode(self, now: float) -> None:
+        episode, self._episode = self._episode, None
+        if episode is not None and episode.reported is not None:
+            self._on_recovery(now - episode.since)
+
+    def _look(self, episode: _Episode) -> None:
+        self._job.stall_after_s = self.threshold()
+        evidence = self._job.collect("still")
+        if self._stop.is_set() or self._job.stopping or self._job.failed():
+            return
+        verdict = diagnose(evidence)
+        now = time.time()
+        quiet = now - episode.since
+        episode.next_look = now + min(max(quiet, 0.5), _LATE_LOOK_S)
+        if verdict.outcome == "hang" and verdict.certainty in ("proven", "likely"):
+            if episode.reported is None or episode.reported.certainty != verdict.certainty:
+                episode.reported = verdict
+                self._on_verdict(verdict, evidence)
+        elif verdict.outcome == "crash" and verdict.certainty == "proven":
+            # An ended or failing rank whose peers wait on, or an exception hidden behind a wait.
+            if episode.reported is None:
+                episode.reported = verdict
+                self._on_verdict(verdict, evidence)
+        elif verdict.outcome in ("slow", "hang") and quiet >= min(10.0, self.threshold()):
+            key = f"{verdict.cause} {[culprit.rank for culprit in verdict.culprits]}"
+            if key not in episode.announced and verdict.culprits:
+                episode.announced.add(key)
+                self._on_notice(verdict)
+
+
+def _worked(before: Pulse, after: Pulse, seconds: float) -> bool:
+    return (
+        (after.cpu_s - before.cpu_s) / seconds >= LIFE_CPU_SHARE
+        or (after.io_bytes - before.io_bytes) / seconds >= LIFE_IO_BYTES_PER_S
+        or after.rss_bytes - before.rss_bytes >= _GROWTH_BYTES
+    )

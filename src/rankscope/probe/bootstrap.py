@@ -1,0 +1,54 @@
+"""Starts the probe in a process of the job, before the user's program."""
+
+from __future__ import annotations
+
+import os
+
+from rankscope.probe import exits, listener, signals
+from rankscope.probe.calls import CallRecorder
+from rankscope.probe.hooks import TorchHooks
+from rankscope.probe.imports import ImportWatch
+from rankscope.probe.page import Page
+
+FOLDER_VARIABLE = "RANKSCOPE_PAGES"
+"""Where pages and sockets lie; set by the launcher. Without it the probe does nothing."""
+LAUNCHER_VARIABLE = "RANKSCOPE_LAUNCHER_PID"
+
+_pages: list[Page] = []
+
+
+def start() -> None:
+    """Every Python process of a job gets a page: a spawned child may be a rank itself. The launcher tells them apart."""
+    folder = os.environ.get(FOLDER_VARIABLE)
+    if not folder or _pages or not os.path.isdir(folder):
+        return
+    page = Page(_page_path(folder), _rank())
+    _pages.append(page)
+    page.stage("started")
+    signals.allow_tracing(page)
+    signals.die_with_launcher(os.environ.get(LAUNCHER_VARIABLE, ""))
+    signals.write_stacks(page)
+    calls = CallRecorder(page)
+    imports = ImportWatch(page.error)
+    TorchHooks(page, calls, lambda: _joining(page, folder)).watch(imports)
+    imports.install()
+    exits.note(page, calls.sites())
+    # A forked child shares the page's memory; it must not write into its parent's story.
+    os.register_at_fork(after_in_child=page.detach)
+
+
+def _joining(page: Page, folder: str) -> None:
+    """The process is about to join a process group: it is a rank, even if it was forked by one."""
+    if page.detached:
+        page.attach(_page_path(folder))
+        signals.write_stacks(page)
+    listener.start(page)
+
+
+def _page_path(folder: str) -> str:
+    return os.path.join(folder, f"{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}-{os.getpid()}.page")
+
+
+def _rank() -> int:
+    rank = os.environ.get("RANK", "")
+    return int(rank) if rank.isdigit() else -1

@@ -1,0 +1,216 @@
+"""Records every call into torch.distributed on the page: what, in which group, from which line, since when."""
+
+from __future__ import annotations
+
+import _thread
+import functools
+import sys
+from collections.abc import Callable
+from types import CodeType
+from typing import Any, TypeVar
+
+from rankscope.probe.page import Page
+from rankscope.probe.sites import Sites
+
+F = TypeVar("F", bound=Callable[..., Any])
+Reader = Callable[[tuple[Any, ...], dict[str, Any]], tuple[str, int, Any, str]]
+"""Takes a call's arguments; gives group name, peer, first tensor and a note."""
+Token = tuple[int, int]
+"""Number of the call, thread."""
+OnError = Callable[[Exception, tuple[Any, ...], dict[str, Any]], None]
+
+DEFAULT_GROUP = "0"
+
+POINT_TO_POINT = frozenset(
+    {"send", "recv", "isend", "irecv", "send_object_list", "recv_object_list", "batch_isend_irecv"}
+)
+SET_UP = frozenset(
+    {
+        "init_process_group",
+        "new_group",
+        "split_group",
+        "shrink_group",
+        "destroy_process_group",
+        "_store_based_barrier",
+    }
+)
+WAITS = frozenset({"Work.wait", "Store.wait", "Store.get"})
+
+
+class CallRecorder:
+    """Wraps functions so that entering and leaving them is written to the page."""
+
+    def __init__(self, page: Page) -> None:
+        self._page = page
+        self._sites = Sites(page)
+        self._depth: dict[int, int] = {}
+        self._sequence: dict[str, int] = {}
+        self._dtypes: dict[Any, int] = {}
+        self._before: dict[str, Callable[[tuple[Any, ...], dict[str, Any]], None]] = {}
+        self.enabled = True
+
+    def before(self, op: str, first: Callable[[tuple[Any, ...], dict[str, Any]], None]) -> None:
+        """Call `first` with the arguments whenever `op` is about to be called."""
+        self._before[op] = first
+
+    def sites(self) -> Sites:
+        return self._sites
+
+    def begin(self, op: str, read: Reader, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Token | None:
+        """Records the call as entered; None where that failed, which must never fail the call itself."""
+        try:
+            first = self._before.get(op)
+            if first is not None:
+                first(args, kwargs)
+            return self._enter(op, *read(args, kwargs))
+        except Exception as error:  # noqa: BLE001  noted on the page and shown in the report
+            self._give_up(op, error)
+            return None
+
+    def end(self, op: str, token: Token | None, failed: bool) -> None:
+        """Records the call as left."""
+        if token is None:
+            return
+        try:
+            index, thread = token
+            self._depth[thread] -= 1
+            self._page.leave(index, failed)
+        except Exception as error:  # noqa: BLE001  noted on the page and shown in the report
+            self._give_up(op, error)
+
+    def _give_up(self, op: str, error: Exception) -> None:
+        self.enabled = False
+        self._page.error(f"recording of {op} failed, calls are no longer recorded: {type(error).__name__}: {error}")
+
+    def _enter(self, op: str, group: str, peer: int, tensor: Any, note: str) -> Token:
+        thread = _thread.get_native_id()
+        depth = self._depth.get(thread, 0)
+        self._depth[thread] = depth + 1
+        page = self._page
+        seq = 0
+        if depth == 0 and group and op not in POINT_TO_POINT:
+            seq = self._sequence.get(group, 0) + 1
+            self._sequence[group] = seq
+        numel, dtype = self._describe(tensor)
+        index = page.enter(
+            page.text(op),
+            page.text(group),
+            seq,
+            self._sites.number(sys._getframe(2)),
+            thread,
+            depth,
+            peer,
+            numel,
+            dtype,
+            page.text(note) if note else 0,
+        )
+        return index, thread
+
+    def _describe(self, tensor: Any) -> tuple[int, int]:
+        if isinstance(tensor, (list, tuple)) and tensor:
+            tensor = tensor[0]
+        dtype = getattr(tensor, "dtype", None)
+        if dtype is None:
+            return -1, 0
+        number = self._dtypes.get(dtype)
+        if number is None:
+            number = self._dtypes[dtype] = self._page.text(str(dtype).removeprefix("torch."))
+        return tensor.numel(), number
+
+    def wrap(self, function: F, *, like: CodeType | None = None, on_error: OnError | None = None) -> F:
+        """`function`, recorded. `like` is the code of torch's own wrapper that this one stands for: tracebacks and
+        the compiler then see torch's file and line, as without us."""
+        op = function.__name__
+        read = _argument_reader(function)
+
+        def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Token | None:
+            return self.begin(op, read, args, kwargs) if self.enabled else None
+
+        def failed(token: Token | None, error: BaseException, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            self.end(op, token, True)
+            if on_error is not None and isinstance(error, Exception):
+                on_error(error, args, kwargs)
+
+        def end(token: Token | None) -> None:
+            self.end(op, token, False)
+
+        return _build_wrapper(function, begin, failed, end, like)  # type: ignore[no-any-return]
+
+    def wrap_method(self, owner: type, name: str, note: Callable[..., str]) -> None:
+        """Replaces `owner.name`, a method of a C++ class, by a recorded one."""
+        setattr(owner, name, self.wrap_plain(getattr(owner, name), f"{owner.__name__}.{name}", note))
+
+    def wrap_plain(self, function: Callable[..., Any], op: str, note: Callable[..., str] | None = None) -> Any:
+        """A function whose arguments tell nothing of groups and peers, recorded under the name `op`."""
+
+        def read(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, int, Any, str]:
+            return "", -1, None, "" if note is None else note(*args, **kwargs)
+
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            token = self.begin(op, read, args, kwargs) if self.enabled else None
+            try:
+                return function(*args, **kwargs)
+            except BaseException:
+                self.end(op, token, True)
+                token = None
+                raise
+            finally:
+                self.end(op, token, False)
+
+        return wrapper
+
+
+# The call stands at the same columns as in torch's wrapper, so that the carets of a traceback agree too.
+_WRAPPER = """\
+def make(func, begin, failed, end, wraps):
+    @wraps(func)
+    def wrapper(*args, **kwargs):
+        token = begin(args, kwargs)
+        try:
+            return func(*args, **kwargs)
+        except BaseException as error:
+            token = failed(token, error, args, kwargs)
+            raise
+        finally:
+            end(token)
+    return wrapper
+"""
+_CALL_LINE = 6
+
+
+def _build_wrapper(function: Any, begin: Any, failed: Any, end: Any, like: CodeType | None) -> Any:
+    file, line = __file__, _CALL_LINE
+    if like is not None:
+        # A decorator, the def, `try:` and the call: torch's wrapper has been these four lines since it exists.
+        file, line = like.co_filename, max(_CALL_LINE, like.co_firstlineno + 3)
+    scope: dict[str, Any] = {}
+    exec(compile("\n" * (line - _CALL_LINE) + _WRAPPER, file, "exec"), scope)
+    return scope["make"](function, begin, failed, end, functools.wraps)
+
+
+def _argument_reader(function: Callable[..., Any]) -> Reader:
+    """Reads group, peer and first tensor out of a call, by the function's own parameter names."""
+    inner: Any = function
+    while hasattr(inner, "__wrapped__"):
+        inner = inner.__wrapped__
+    code: CodeType = inner.__code__
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    grouped = "group" in names and function.__name__ not in SET_UP
+    group_at = names.index("group") if grouped else -1
+    peer_name = next((name for name in ("dst", "src", "group_dst", "group_src") if name in names), "")
+    peer_at = names.index(peer_name) if peer_name else -1
+
+    def read(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, int, Any, str]:
+        group_name = ""
+        if grouped:
+            group = args[group_at] if len(args) > group_at else kwargs.get("group")
+            group_name = DEFAULT_GROUP if group is None else getattr(group, "group_name", DEFAULT_GROUP)
+        peer = -1
+        if peer_at >= 0:
+            value = args[peer_at] if len(args) > peer_at else kwargs.get(peer_name)
+            if isinstance(value, int):
+                peer = value
+        return group_name, peer, args[0] if args else next(iter(kwargs.values()), None), ""
+
+    return read

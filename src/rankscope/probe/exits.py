@@ -1,0 +1,62 @@
+"""How the process ends: the uncaught exception, the line that called sys.exit, the moment it left the program."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from types import TracebackType
+from typing import Any, NoReturn
+
+from rankscope.probe.page import FINALIZING, Page
+from rankscope.probe.sites import Sites, traceback_frames
+
+
+def note(page: Page, sites: Sites) -> None:
+    """Hangs itself into the interpreter's ways out; each does what it did before."""
+    noted: list[BaseException] = []
+    previous_hook = sys.excepthook
+    leave, leave_at_once = sys.exit, os._exit
+
+    def record(error: BaseException | None, traceback: TracebackType | None) -> None:
+        if error is None or any(error is known for known in noted):
+            return
+        noted.append(error)
+        page.exception(_name(type(error)), str(error), "MainThread", traceback_frames(traceback))
+
+    def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> Any:
+        _guarded(page, lambda: record(error, traceback))
+        return previous_hook(kind, error, traceback)
+
+    def sys_exit(status: Any = None, /) -> NoReturn:
+        _guarded(page, lambda: page.leaving(sites.number(sys._getframe(3)), f"sys.exit({status!r:.80})"))
+        leave(status)
+
+    def os_exit(status: int) -> NoReturn:
+        _guarded(page, lambda: page.leaving(sites.number(sys._getframe(3)), f"os._exit({status!r:.80})"))
+        leave_at_once(status)
+
+    def at_exit() -> None:
+        page.raise_flag(FINALIZING)
+        page.stage("exiting")
+        # A program may have replaced sys.excepthook; the interpreter remembers the exception all the same.
+        last = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+        _guarded(page, lambda: record(last, getattr(last, "__traceback__", None)))
+
+    sys.excepthook = hook
+    sys.exit = sys_exit
+    os._exit = os_exit
+    atexit.register(at_exit)
+
+
+def _guarded(page: Page, action: Any) -> None:
+    try:
+        action()
+    except Exception as error:  # noqa: BLE001  noted on the page and shown in the report
+        page.error(f"noting an exit failed: {type(error).__name__}: {error}")
+
+
+def _name(kind: type[BaseException]) -> str:
+    return (
+        kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
+    )

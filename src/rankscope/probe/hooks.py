@@ -1,0 +1,170 @@
+"""What the probe listens to in torch: collectives, optimizer steps, batches, process groups."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from rankscope.probe import recorder_server
+from rankscope.probe.calls import CallRecorder
+from rankscope.probe.imports import ImportWatch
+from rankscope.probe.page import Page
+
+
+class TorchHooks:
+    """Installs itself into torch as torch is imported; never imports torch itself."""
+
+    def __init__(self, page: Page, calls: CallRecorder, on_group: Callable[[], None]) -> None:
+        self._page = page
+        self._calls = calls
+        self._on_group = on_group
+        self._loaders = 0
+        self._first_step = True
+
+    def watch(self, imports: ImportWatch) -> None:
+        imports.when_imported("torch", self._torch)
+        imports.when_imported("torch.distributed.c10d_logger", self._c10d_logger)
+        imports.when_imported("torch.distributed.distributed_c10d", self._c10d)
+        imports.when_imported("torch.distributed", self._distributed)
+        imports.when_imported("torch.autograd.graph", self._autograd)
+        imports.when_imported("torch.optim.optimizer", self._optimizer)
+        imports.when_imported("torch.utils.data.dataloader", self._dataloader)
+
+    def _torch(self, _module: ModuleType) -> None:
+        self._page.stage("torch imported")
+
+    def _c10d_logger(self, module: ModuleType) -> None:
+        """Every collective is decorated with this module's `_exception_logger`: the one place to listen to all."""
+        original = module._exception_logger
+
+        def log(name: str, error: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            message = module._get_msg_dict(name, *args, **kwargs)
+            message["error"] = f"{error}"
+            module._c10d_logger.debug(message)
+
+        def exception_logger(function: Callable[..., Any]) -> Callable[..., Any]:
+            name = function.__name__
+            return self._calls.wrap(
+                function,
+                like=original(function).__code__,
+                on_error=lambda error, args, kwargs: log(name, error, args, kwargs),
+            )
+
+        module._exception_logger = exception_logger  # type: ignore[attr-defined]
+
+    def _c10d(self, module: ModuleType) -> None:
+        calls = self._calls
+        for name in ("isend", "irecv", "batch_isend_irecv", "monitored_barrier", "destroy_process_group"):
+            if hasattr(module, name):
+                setattr(module, name, calls.wrap(getattr(module, name)))
+        if not hasattr(module.all_reduce, "__wrapped__"):
+            self._page.error("this torch does not decorate its collectives; call sites are not recorded")
+        from torch._C._distributed_c10d import Store, Work
+
+        calls.wrap_method(Work, "wait", lambda *_args, **_kwargs: "")
+        calls.wrap_method(Store, "wait", lambda _store, keys=(), *_rest, **_kwargs: _first(keys))
+        calls.wrap_method(Store, "get", lambda _store, key="", *_rest, **_kwargs: str(key))
+        calls.before("init_process_group", self._init_begins)
+        self._follow(module, "init_process_group", lambda _none: self._init_done(module))
+        for name in ("new_group", "split_group"):
+            self._follow(module, name, lambda group: self._note_group(module, group))
+
+    def _follow(self, module: ModuleType, name: str, then: Callable[[Any], None]) -> None:
+        """Calls `then` with the result after each successful call of a function of the module."""
+        function = getattr(module, name)
+
+        @functools.wraps(function)
+        def followed(*args: Any, **kwargs: Any) -> Any:
+            result = function(*args, **kwargs)
+            try:
+                then(result)
+            except Exception as error:  # noqa: BLE001  noted on the page and shown in the report
+                self._page.error(f"hook after {name} failed: {type(error).__name__}: {error}")
+            return result
+
+        setattr(module, name, followed)
+
+    def _distributed(self, module: ModuleType) -> None:
+        """Calls in which torch's C++ makes collectives of its own: the line they come from is known only here."""
+        for name in ("_broadcast_coalesced", "_verify_params_across_processes"):
+            if hasattr(module, name):
+                setattr(module, name, self._calls.wrap_plain(getattr(module, name), name))
+
+    def _autograd(self, module: ModuleType) -> None:
+        if hasattr(module, "_engine_run_backward"):
+            module._engine_run_backward = self._calls.wrap_plain(module._engine_run_backward, "backward")  # type: ignore[attr-defined]
+
+    def _init_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        # Positional order of the public signature: backend, init_method, timeout, world_size, rank.
+        world = kwargs.get("world_size", args[3] if len(args) > 3 else -1)
+        rank = kwargs.get("rank", args[4] if len(args) > 4 else -1)
+        if not isinstance(world, int) or world < 0:
+            world = _number(os.environ.get("WORLD_SIZE"), 0)
+        if not isinstance(rank, int) or rank < 0:
+            rank = _number(os.environ.get("RANK"), self._page.rank)
+        self._page.declare(rank, world)
+        self._page.stage("init_process_group")
+        self._on_group()
+
+    def _init_done(self, module: ModuleType) -> None:
+        group = module._get_default_group()
+        self._page.declare(module.get_rank(), module.get_world_size())
+        self._note_group(module, group)
+        self._page.stage("process group ready")
+        recorder_server.start(self._page)
+
+    def _note_group(self, module: ModuleType, group: Any) -> None:
+        ranks = module._world.pg_group_ranks.get(group)
+        if ranks is None:
+            return  # not a member
+        self._page.group(group.group_name, getattr(group, "group_desc", ""), sorted(ranks))
+
+    def _optimizer(self, module: ModuleType) -> None:
+        page = self._page
+
+        def stepped(*_arguments: Any) -> None:
+            if self._first_step:
+                self._first_step = False
+                page.stage("training")
+            page.step()
+
+        module.register_optimizer_step_post_hook(stepped)
+
+    def _dataloader(self, module: ModuleType) -> None:
+        base = module._BaseDataLoaderIter
+        advance = base.__next__
+        page, sites = self._page, self._calls.sites()
+        numbers: dict[int, int] = {}
+
+        def __next__(iterator: Any) -> Any:
+            import sys
+
+            yielded = iterator._num_yielded
+            key = id(iterator)
+            if yielded == 0 or key not in numbers:
+                numbers.clear()
+                numbers[key] = self._loaders
+                self._loaders += 1
+            number, workers = numbers[key], iterator._num_workers
+            site = sites.number(sys._getframe(1))
+            page.loader(yielded, number, workers, site, waiting=True, exhausted=False)
+            try:
+                batch = advance(iterator)
+            except StopIteration:
+                page.loader(yielded, number, workers, site, waiting=False, exhausted=True)
+                raise
+            page.loader(yielded + 1, number, workers, site, waiting=False, exhausted=False)
+            return batch
+
+        base.__next__ = __next__
+
+
+def _number(text: str | None, otherwise: int) -> int:
+    return int(text) if text is not None and text.lstrip("-").isdigit() else otherwise
+
+
+def _first(keys: Any) -> str:
+    return str(keys[0]) if isinstance(keys, (list, tuple)) and keys else ""

@@ -1,0 +1,229 @@
+"""The beacon: one memory-mapped page file per process, written by the rank, readable by anyone after its death.
+
+Layout: a header, a ring of calls, and a heap of texts that the others refer to by number. Only the standard library,
+and little of it: this is imported into every process of the job.
+"""
+
+from __future__ import annotations
+
+import _thread
+import itertools
+import mmap
+import os
+import struct
+import time
+
+MAGIC = b"RSCOPE01"
+RING_SLOTS = 4096
+HEADER_BYTES = 4096
+HEAP_BYTES = 512 * 1024
+CALL = struct.Struct("<QQQQIIIIiqIIBBH")
+RING_OFFSET = HEADER_BYTES
+HEAP_OFFSET = RING_OFFSET + RING_SLOTS * CALL.size
+PAGE_BYTES = HEAP_OFFSET + HEAP_BYTES
+
+IDENTITY = struct.Struct("<8sIiiIQ")
+"""Magic, pid, rank, declared world, heap bytes used, start time."""
+COUNTERS_OFFSET = 64
+COUNTERS = struct.Struct("<QQQQ")
+"""Time of the last change, optimizer steps, batches, calls."""
+STAGE_OFFSET = 96
+STAGE = struct.Struct("<QI")
+"""Since when, heap number."""
+LOADER_OFFSET = 112
+LOADER = struct.Struct("<QIIIQ")
+"""Batches, number, workers, site, time of change."""
+FLAGS_OFFSET = 144
+FLAGS = struct.Struct("<IIII")
+"""Bits, exit site, exit note, reserved."""
+
+FINALIZING = 1
+LOADER_EXHAUSTED = 2
+LOADER_WAITING = 4
+STACKS_ON_SIGNAL = 8
+RECORDER_SERVED = 16
+
+FAILED = 1
+SEPARATOR = "\x1f"
+
+TEXT, SITE, GROUP, EXCEPTION, ERROR = b"T", b"S", b"G", b"X", b"E"
+HEAP_ENTRY = struct.Struct("<cI")
+
+_HEAP_USED_OFFSET = 8 + 4 + 4 + 4
+_now = time.time_ns
+_pack_u64 = struct.Struct("<Q").pack_into
+_pack_u32 = struct.Struct("<I").pack_into
+
+
+class Page:
+    """The writing side. Every method is safe to call from any thread; none raises for lack of room."""
+
+    def __init__(self, path: str, rank: int) -> None:
+        self._map = _mapped(path)
+        self.path = path
+        self.detached = False
+        self.rank = rank
+        self._lock = _thread.RLock()
+        self._heap_used = 0
+        self._heap_count = 0
+        self._texts: dict[str, int] = {}
+        self._flags = 0
+        self._next_call = itertools.count()
+        self._calls = 0
+        self.steps = 0
+        self._batches = 0
+        IDENTITY.pack_into(self._map, 0, MAGIC, os.getpid(), rank, 0, 0, _now())
+        self.text("")
+        self.touch()
+
+    def detach(self) -> None:
+        """In a forked child: what is written from here on stays in its own memory."""
+        used = HEAP_OFFSET + self._heap_used
+        private = mmap.mmap(-1, PAGE_BYTES)
+        private[:HEADER_BYTES] = self._map[:HEADER_BYTES]
+        private[HEAP_OFFSET:used] = self._map[HEAP_OFFSET:used]
+        self._map = private
+        self._lock = _thread.RLock()
+        self.detached = True
+
+    def attach(self, path: str) -> None:
+        """Give a detached page a file of its own."""
+        shared = _mapped(path)
+        shared[:] = self._map[:]
+        self._map = shared
+        self.path = path
+        self.detached = False
+        struct.pack_into("<I", self._map, 8, os.getpid())
+
+    def _append(self, kind: bytes, payload: str) -> int:
+        data = payload.encode("utf-8", "replace")
+        with self._lock:
+            end = self._heap_used + HEAP_ENTRY.size + len(data)
+            if end > HEAP_BYTES:
+                return 0
+            start = HEAP_OFFSET + self._heap_used
+            HEAP_ENTRY.pack_into(self._map, start, kind, len(data))
+            self._map[start + HEAP_ENTRY.size : HEAP_OFFSET + end] = data
+            number = self._heap_count
+            self._heap_count += 1
+            self._heap_used = end
+            _pack_u32(self._map, _HEAP_USED_OFFSET, end)
+            return number
+
+    def text(self, value: str) -> int:
+        """The heap number of a short text, stored once."""
+        number = self._texts.get(value)
+        if number is None:
+            number = self._texts[value] = self._append(TEXT, value[:4096])
+        return number
+
+    def site(self, frames: list[tuple[str, int, str]]) -> int:
+        return self._append(SITE, _join_frames(frames))
+
+    def group(self, name: str, description: str, ranks: list[int]) -> None:
+        self._append(GROUP, SEPARATOR.join((name, description, ",".join(map(str, ranks)))))
+
+    def exception(self, kind: str, message: str, thread: str, frames: list[tuple[str, int, str]]) -> None:
+        head = SEPARATOR.join((kind, message[:8192].replace(SEPARATOR, " "), str(_now()), thread))
+        self._append(EXCEPTION, head + SEPARATOR + _join_frames(frames))
+
+    def error(self, message: str) -> None:
+        """Something failed inside the probe; shown in the report."""
+        self._append(ERROR, message[:1024])
+
+    def touch(self) -> None:
+        _pack_u64(self._map, COUNTERS_OFFSET, _now())
+
+    def stage(self, name: str) -> None:
+        now = _now()
+        STAGE.pack_into(self._map, STAGE_OFFSET, now, self.text(name))
+        _pack_u64(self._map, COUNTERS_OFFSET, now)
+
+    def declare(self, rank: int, world: int) -> None:
+        self.rank = rank
+        struct.pack_into("<ii", self._map, 12, rank, world)
+
+    def step(self) -> None:
+        self.steps += 1
+        COUNTERS.pack_into(self._map, COUNTERS_OFFSET, _now(), self.steps, self._batches, self._calls)
+
+    def loader(self, batches: int, number: int, workers: int, site: int, *, waiting: bool, exhausted: bool) -> None:
+        now = _now()
+        if not waiting and not exhausted:
+            self._batches += 1
+        LOADER.pack_into(self._map, LOADER_OFFSET, batches, number, workers, site, now)
+        bits = (LOADER_WAITING if waiting else 0) | (LOADER_EXHAUSTED if exhausted else 0)
+        self._set_flags(self._flags & ~(LOADER_WAITING | LOADER_EXHAUSTED) | bits)
+        COUNTERS.pack_into(self._map, COUNTERS_OFFSET, now, self.steps, self._batches, self._calls)
+
+    def _set_flags(self, bits: int) -> None:
+        self._flags = bits
+        _pack_u32(self._map, FLAGS_OFFSET, bits)
+
+    def raise_flag(self, bit: int) -> None:
+        self._set_flags(self._flags | bit)
+
+    def leaving(self, site: int, note: str) -> None:
+        struct.pack_into("<II", self._map, FLAGS_OFFSET + 4, site, self.text(note))
+
+    def enter(
+        self,
+        op: int,
+        group: int,
+        seq: int,
+        site: int,
+        thread: int,
+        depth: int,
+        peer: int,
+        numel: int,
+        dtype: int,
+        note: int,
+    ) -> int:
+        """Records a call as begun; returns what `leave` wants."""
+        now = _now()
+        index = next(self._next_call)
+        self._calls = index + 1
+        offset = RING_OFFSET + (index % RING_SLOTS) * CALL.size
+        CALL.pack_into(
+            self._map,
+            offset,
+            now,
+            0,
+            seq,
+            self.steps,
+            op,
+            group,
+            site,
+            thread,
+            peer,
+            numel,
+            dtype,
+            note,
+            depth,
+            0,
+            0,
+        )
+        COUNTERS.pack_into(self._map, COUNTERS_OFFSET, now, self.steps, self._batches, index + 1)
+        return index
+
+    def leave(self, index: int, failed: bool) -> None:
+        now = _now()
+        if self._calls - index < RING_SLOTS:
+            offset = RING_OFFSET + (index % RING_SLOTS) * CALL.size
+            _pack_u64(self._map, offset + 8, now)
+            if failed:
+                self._map[offset + CALL.size - 3] = FAILED
+        _pack_u64(self._map, COUNTERS_OFFSET, now)
+
+
+def _mapped(path: str) -> mmap.mmap:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        os.ftruncate(fd, PAGE_BYTES)
+        return mmap.mmap(fd, PAGE_BYTES)
+    finally:
+        os.close(fd)
+
+
+def _join_frames(frames: list[tuple[str, int, str]]) -> str:
+    return SEPARATOR.join(f"{file}{SEPARATOR}{line}{SEPARATOR}{function}" for file, line, function in frames)

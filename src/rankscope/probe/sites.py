@@ -1,0 +1,84 @@
+"""Where in the user's own code a call comes from."""
+
+from __future__ import annotations
+
+import os
+import re
+from types import CodeType, FrameType, TracebackType
+
+from rankscope.probe.page import Page
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3\.\d+/")
+_START_FOLDER = os.getcwd()
+CHAIN = 8
+
+_user_files: dict[str, bool] = {}
+
+
+def is_user_file(file: str) -> bool:
+    """Neither the standard library, nor an installed package, nor ours."""
+    known = _user_files.get(file)
+    if known is None:
+        known = not (file.startswith(("<", _PACKAGE)) or _LIBRARY.search(file))
+        _user_files[file] = known
+    return known
+
+
+def absolute(file: str) -> str:
+    """The main script's frames carry the path as it was typed."""
+    return file if file.startswith(("/", "<")) else os.path.normpath(os.path.join(_START_FOLDER, file))
+
+
+def traceback_frames(traceback: TracebackType | None, limit: int = 40) -> list[tuple[str, int, str]]:
+    """Innermost first."""
+    frames: list[tuple[str, int, str]] = []
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        frames.append((absolute(code.co_filename), traceback.tb_lineno, code.co_name))
+        traceback = traceback.tb_next
+    frames.reverse()
+    return frames[:limit]
+
+
+class Sites:
+    """Numbers call sites on a page; a site seen before costs one dictionary look-up."""
+
+    def __init__(self, page: Page) -> None:
+        self._page = page
+        self._numbers: dict[tuple[CodeType, int, CodeType | None, int], int] = {}
+
+    def number(self, frame: FrameType | None) -> int:
+        """The heap number of the innermost user frames at or above `frame`; 0 where there is none."""
+        inner = _next_user(frame)
+        if inner is None:
+            return 0
+        outer = _next_user(inner.f_back)
+        key = (
+            inner.f_code,
+            inner.f_lineno,
+            None if outer is None else outer.f_code,
+            0 if outer is None else outer.f_lineno,
+        )
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = self._page.site(_chain(inner))
+        return number
+
+
+def _next_user(frame: FrameType | None) -> FrameType | None:
+    known = _user_files
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if known.get(file) or (file not in known and is_user_file(file)):
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def _chain(frame: FrameType | None) -> list[tuple[str, int, str]]:
+    chain: list[tuple[str, int, str]] = []
+    while (frame := _next_user(frame)) is not None and len(chain) < CHAIN:
+        chain.append((absolute(frame.f_code.co_filename), frame.f_lineno, frame.f_code.co_name))
+        frame = frame.f_back
+    return chain

@@ -1,0 +1,30 @@
+"""What is said while the job still runs: one line each, on standard error."""
+
+from __future__ import annotations
+
+import sys
+
+from rankscope.diagnosis.verdict import Verdict
+from rankscope.report.phrases import plain
+
+
+def say(text: str) -> None:
+    """One whole line, written at once so that it cannot be torn by the ranks' output."""
+    if text:
+        try:
+            sys.stderr.write(f"rankscope: {text}\n")
+            sys.stderr.flush()
+        except OSError:
+            return  # nobody reads the terminal any more; the same is written to the run's folder
+
+
+def detected(verdict: Verdict, then: str) -> str:
+    """The headline, the moment it is known."""
+    after = f" after {verdict.detected_after_s:.1f} s" if verdict.detected_after_s is not None else ""
+    tail = f" ({then})" if then else ""
+    return plain(f"{verdict.outcome.upper()}, {verdict.certainty}{after}: {verdict.headline}{tail}")
+
+
+def noticed(verdict: Verdict) -> str:
+    """Something slow or still that may well be meant: told once, never acted on."""
+    return plain(f"note: {verdict.headline} Nothing is wrong so far; the job is watched.")

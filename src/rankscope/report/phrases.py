@@ -1,0 +1,73 @@
+"""Small pieces of text that several reports share."""
+
+from __future__ import annotations
+
+import os
+import re
+import unicodedata
+from collections.abc import Iterable
+
+_ESCAPES = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # colours and cursor moves
+    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f]).*?(?:\x07|\x1b\\|\x9c|$)"  # titles, links and the like
+    r"|\x1b[ -/]*[0-~]?",
+    re.DOTALL,
+)
+
+
+def plain(text: str) -> str:
+    """One line without terminal escapes or control characters: text of a job may carry any."""
+    if text.isascii() and text.isprintable():
+        return " ".join(text.split())
+    text = _ESCAPES.sub("", text)
+    return " ".join("".join(_visible(character) for character in text).split())
+
+
+def rank_list(ranks: Iterable[int], most: int = 12) -> str:
+    """`0-2, 4`; after `most` pieces, how many are left out."""
+    runs: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    # Two neighbours read better as two.
+    runs = [piece for run in runs for piece in ([run] if len(run) > 2 else [[rank] for rank in run])]
+    pieces = [f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
+    if len(pieces) <= most:
+        return ", ".join(pieces)
+    return f"{', '.join(pieces[:most])} and {sum(map(len, runs[most:]))} more"
+
+
+def rank_names(ranks: Iterable[int]) -> str:
+    """`rank 3`, or `ranks 0-2, 4`."""
+    known = sorted(set(ranks))
+    return f"rank {known[0]}" if len(known) == 1 else f"ranks {rank_list(known)}"
+
+
+def duration(seconds: float) -> str:
+    """`1.8 s`, `12 min 5 s`, `3 h 20 min`."""
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def short_path(path: str) -> str:
+    """Relative to the current folder when it lies below it."""
+    try:
+        here = os.getcwd()
+    except FileNotFoundError:  # The folder was removed under us.
+        return path
+    return os.path.relpath(path, here) if path.startswith(here.rstrip("/") + "/") else path
+
+
+def _visible(character: str) -> str:
+    category = unicodedata.category(character)
+    if category in ("Cc", "Zl", "Zp"):
+        return " "
+    if category == "Cf":
+        return ""
+    return "?" if category in ("Cs", "Cn") else character

@@ -1,0 +1,215 @@
+"""The verdict on the terminal: the last thing a person sees of a bad run, at most 20 lines."""
+
+from __future__ import annotations
+
+import os
+import re
+import textwrap
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TextIO
+
+from rankscope.diagnosis.verdict import Culprit, Outcome, Verdict
+from rankscope.report.phrases import duration, plain, rank_names, short_path
+
+MOST_LINES = 20
+_LEAST_WIDTH = 40
+_LONGEST_WORD = 200
+_LONGEST_TEXT = 5
+"""Lines of one text: what is longer is a log, and belongs into the evidence."""
+_MOST_GROUPS = 4
+
+_RESET, _BOLD, _DIM = "\x1b[0m", "\x1b[1m", "\x1b[2m"
+_OUTCOME_COLOR: dict[Outcome, str] = {
+    "ok": "\x1b[1;32m",
+    "hang": "\x1b[1;31m",
+    "crash": "\x1b[1;31m",
+    "nan": "\x1b[1;31m",
+    "slow": "\x1b[1;33m",
+    "interrupted": _BOLD,
+}
+
+_DROPPING = (
+    ("see", 0),
+    ("note", 0),
+    ("also possible", 0),
+    ("because", 3),
+    ("fix", 2),
+    ("because", 1),
+    ("fix", 1),
+)
+"""What goes when there are too many lines: texts of a part, the last first, down to that many."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    label: str
+    texts: tuple[str, ...]
+
+
+def use_color(stream: TextIO) -> bool:
+    """NO_COLOR and FORCE_COLOR decide where they are set; otherwise a terminal has colour unless dumb."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR"):
+        return os.environ["FORCE_COLOR"] != "0"
+    return os.environ.get("TERM") != "dumb" and stream.isatty()
+
+
+def render(verdict: Verdict, *, color: bool, width: int = 100, folder: str) -> str:
+    """The verdict in words, without a newline at the end; `folder` is where the evidence lies."""
+    width = max(width, _LEAST_WIDTH)
+    if verdict.outcome == "ok":
+        head, parts = _ok_head(verdict), [_Part("note", _texts(verdict.notes))]
+    else:
+        head, parts = _bad_head(verdict), _parts(verdict, folder)
+    lines = _fit(head, [part for part in parts if part.texts], width)
+    return "\n".join(_colored(lines, verdict) if color else lines)
+
+
+def _ok_head(verdict: Verdict) -> tuple[str, str]:
+    facts = [f"rankscope: OK, {verdict.world_size} rank{'' if verdict.world_size == 1 else 's'}"]
+    if verdict.started_at is not None and verdict.ended_at is not None:
+        facts.append(duration(verdict.ended_at - verdict.started_at))
+    return ", ".join(facts), ""
+
+
+def _bad_head(verdict: Verdict) -> tuple[str, str]:
+    """What stands before the headline, and the headline."""
+    # How certain the cause is says nothing where there is none: somebody stopped the job.
+    certainty = f", {verdict.certainty}" if verdict.cause is not None else ""
+    after = f" after {duration(verdict.detected_after_s)}" if verdict.detected_after_s is not None else ""
+    return f"rankscope: {verdict.outcome.upper()}{certainty}{after}: ", plain(verdict.headline)
+
+
+def _parts(verdict: Verdict, folder: str) -> list[_Part]:
+    where = plain(short_path(folder))
+    others = [f"{item.cause} ({item.certainty}): {item.because}" for item in verdict.alternatives[:2]]
+    return [
+        _Part("culprit", tuple(_culprit_texts(verdict.culprits))),
+        _Part("victims", (rank_names(verdict.victims),) if verdict.victims else ()),
+        _Part("because", _texts(verdict.because[:6])),
+        _Part("fix", _texts(verdict.fix[:3])),
+        _Part("also possible", _texts(others)),
+        _Part("note", _texts(verdict.notes)),
+        _Part("see", _texts(verdict.references[:2])),
+        _Part("evidence", (f"{where}  (again: rankscope diagnose {where})",) if where else ()),
+    ]
+
+
+def _texts(texts: Iterable[str]) -> tuple[str, ...]:
+    return tuple(filter(None, map(plain, texts)))
+
+
+def _culprit_texts(culprits: tuple[Culprit, ...]) -> list[str]:
+    """Those that do the same at the same place are one text; a single one says what it does in a second."""
+    groups: dict[object, list[Culprit]] = {}
+    for culprit in culprits:
+        groups.setdefault((culprit.process, culprit.where, culprit.doing), []).append(culprit)
+    texts = []
+    shown = list(groups.values())[:_MOST_GROUPS]
+    for group in shown:
+        place = "  ".join(filter(None, (_who(group), _place(group[0]))))
+        doing = plain(group[0].doing)
+        if len(groups) == 1:
+            texts += [place, doing] if doing else [place]
+        else:
+            texts.append(f"{place}: {doing}" if doing else place)
+    if len(groups) > len(shown):
+        rest = len(culprits) - sum(map(len, shown))
+        texts.append(f"and {rest} more at {len(groups) - len(shown)} other places")
+    return texts
+
+
+def _who(group: list[Culprit]) -> str:
+    ranks = sorted({culprit.rank for culprit in group if culprit.rank is not None})
+    hosts = sorted({plain(culprit.host) for culprit in group if culprit.host})
+    pids = sorted({culprit.pid for culprit in group if culprit.pid is not None})
+    facts = []
+    if hosts:
+        facts.append(hosts[0] if len(hosts) == 1 else f"{len(hosts)} hosts")
+    if len(pids) == 1:
+        facts.append(f"pid {pids[0]}")
+    details = f" ({', '.join(facts)})" if facts else ""
+    return _kind(group[0].process, ranks) + details
+
+
+def _kind(process: str, ranks: list[int]) -> str:
+    names = rank_names(ranks) if ranks else None
+    if process == "launcher":
+        return "the launcher"
+    if process == "dataloader-worker":
+        return f"data-loading worker of {names}" if names else "a data-loading worker"
+    if process == "child":
+        return f"child process of {names}" if names else "a child process"
+    return names or "a rank that never started"
+
+
+def _place(culprit: Culprit) -> str:
+    if culprit.where is None:
+        return ""
+    return f"{_file_line(culprit)}  {plain(culprit.where.function)}".rstrip()
+
+
+def _file_line(culprit: Culprit) -> str:
+    return f"{plain(short_path(culprit.where.file))}:{culprit.where.line}" if culprit.where else ""
+
+
+def _fit(head: tuple[str, str], parts: list[_Part], width: int) -> list[str]:
+    """All of it in 20 lines: what matters least goes first; texts are cut only when that is not enough."""
+    lines = _layout(head, parts, width, _LONGEST_TEXT)
+    for label, least in _DROPPING:
+        while len(lines) > MOST_LINES and any(part.label == label and len(part.texts) > least for part in parts):
+            parts = _without_last(parts, label)
+            lines = _layout(head, parts, width, _LONGEST_TEXT)
+    for most_lines in (4, 3, 2, 1):
+        if len(lines) > MOST_LINES:
+            lines = _layout(head, parts, width, most_lines)
+    return lines
+
+
+def _without_last(parts: list[_Part], label: str) -> list[_Part]:
+    shorter = [_Part(part.label, part.texts[:-1]) if part.label == label else part for part in parts]
+    return [part for part in shorter if part.texts]
+
+
+def _layout(head: tuple[str, str], parts: list[_Part], width: int, most_lines: int) -> list[str]:
+    before, headline = head
+    # On a narrow terminal the first line is too wide rather than without the headline.
+    lines = _wrap(headline, before, " " * 4, max(width, len(before) + 30), most_lines)
+    column = max((len(part.label) for part in parts), default=0) + 4
+    for part in parts:
+        label = f"  {part.label}".ljust(column)
+        for text in part.texts:
+            lines += _wrap(text, label, " " * column, width, most_lines)
+            label = " " * column
+    return lines
+
+
+def _wrap(text: str, first: str, then: str, width: int, most_lines: int) -> list[str]:
+    # A path stays in one piece, to be clicked and copied, even where it is wider than the terminal.
+    text = re.sub(rf"\S{{{_LONGEST_WORD},}}", lambda match: match.group()[: _LONGEST_WORD - 3] + "...", text)
+    lines = textwrap.wrap(
+        text,
+        width,
+        initial_indent=first,
+        subsequent_indent=then,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    if len(lines) > most_lines:
+        lines = [*lines[: most_lines - 1], lines[most_lines - 1][: width - 4].rstrip() + " ..."]
+    return lines or [first.rstrip()]
+
+
+def _colored(lines: list[str], verdict: Verdict) -> list[str]:
+    outcome = verdict.outcome.upper()
+    head = lines[0].replace(outcome, f"{_OUTCOME_COLOR[verdict.outcome]}{outcome}{_RESET}", 1)
+    labels = "|".join(("culprit", "victims", "because", "fix", "also possible", "note", "see", "evidence"))
+    rest = [re.sub(rf"^  ({labels})(?=  )", rf"  {_DIM}\1{_RESET}", line) for line in lines[1:]]
+    places = {_file_line(culprit) for culprit in verdict.culprits} - {""}
+    if not places:
+        return [head, *rest]
+    longest_first = "|".join(re.escape(place) for place in sorted(places, key=len, reverse=True))
+    pattern = re.compile(rf"(?:{longest_first})(?!\d)")
+    return [pattern.sub(rf"{_BOLD}\g<0>{_RESET}", line) for line in (head, *rest)]

@@ -1,0 +1,196 @@
+"""Real runs of the command, watched from outside: each has a time limit and a mark that finds all its processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+MARK = "RANKSCOPE_TEST_MARK"
+COMMAND = (sys.executable, "-m", "rankscope")
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A command that has ended, and everything it said."""
+
+    code: int
+    """As a shell tells it: 128+N for a signal."""
+    out: bytes
+    err: bytes
+    run_dir: Path
+
+    @property
+    def verdict(self) -> dict[str, Any]:
+        content: dict[str, Any] = json.loads((self.run_dir / "verdict.json").read_bytes())
+        return content
+
+    def log(self, local_rank: int, stream: str, attempt: int = 0) -> bytes:
+        return (self.run_dir / f"logs/attempt_{attempt}/{local_rank}/{stream}.log").read_bytes()
+
+    def lines(self) -> list[str]:
+        """Both streams, as shown on the console."""
+        return (self.out + self.err).decode(errors="replace").splitlines()
+
+
+class Started:
+    """A command that may still run. Everything it started is ended with the test."""
+
+    def __init__(
+        self, command: list[str], folder: Path, env: Mapping[str, str], cwd: Path, stdin: bytes | None = None
+    ) -> None:
+        self.run_dir = folder / "run"
+        self.mark = uuid.uuid4().hex
+        self._out, self._err = folder / "stdout", folder / "stderr"
+        given = folder / "stdin"
+        given.write_bytes(stdin or b"")
+        with given.open("rb") as stdin_file, self._out.open("wb") as out, self._err.open("wb") as err:
+            self.process = subprocess.Popen(
+                command,
+                cwd=cwd,
+                env={**os.environ, "PYTHONUNBUFFERED": "1", **env, MARK: self.mark},
+                stdin=stdin_file,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+            )
+
+    @property
+    def out(self) -> bytes:
+        return self._out.read_bytes()
+
+    @property
+    def err(self) -> bytes:
+        return self._err.read_bytes()
+
+    def shows(self, *texts: str, timeout_s: float = 60.0) -> None:
+        """Waits until every text stands on the console."""
+        wait_until(
+            lambda: all(text.encode() in self.out + self.err for text in texts) or self.process.poll() is not None,
+            timeout_s,
+        )
+        missing = [text for text in texts if text.encode() not in self.out + self.err]
+        assert not missing, f"{missing} never came\n{(self.out + self.err).decode(errors='replace')}"
+
+    def ranks(self) -> dict[int, int]:
+        """Rank → pid."""
+        wait_until((self.run_dir / "ranks.json").exists, 30.0)
+        return {int(rank): pid for rank, pid in json.loads((self.run_dir / "ranks.json").read_text()).items()}
+
+    def alive(self) -> dict[int, str]:
+        """Every process of this run → its command line."""
+        return marked(self.mark)
+
+    def wait(self, timeout_s: float = 90.0, *, gone_within_s: float = 5.0) -> Ended:
+        """Waits for the end; a command that leaves a process behind fails the test."""
+        try:
+            code = self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            shown = (self.out + self.err).decode(errors="replace")
+            raise AssertionError(f"still running after {timeout_s:g} s; it had shown:\n{shown}") from None
+        assert wait_until(lambda: not self.alive(), gone_within_s), f"left behind: {self.alive()}"
+        return Ended(code if code >= 0 else 128 - code, self.out, self.err, self.run_dir)
+
+    def end(self) -> None:
+        """Whatever is left of it ends now."""
+        for pid in self.alive():
+            kill(pid, signal.SIGKILL)
+        self.process.wait()
+        for pid in self.alive():
+            kill(pid, signal.SIGKILL)
+
+
+class Rankscope:
+    """Starts commands in a folder of their own each."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._started: list[Started] = []
+
+    def script(self, text: str, name: str = "train.py") -> Path:
+        path = self.folder / name
+        path.write_text(textwrap.dedent(text).lstrip("\n"))
+        return path
+
+    def command(
+        self, *command: object, env: Mapping[str, str] | None = None, stdin: bytes | None = None
+    ) -> Started:
+        """Starts any command line."""
+        own = self.folder / f"command{len(self._started)}"
+        own.mkdir()
+        started = Started([str(word) for word in command], own, env or {}, self.folder, stdin)
+        self._started.append(started)
+        return started
+
+    def start(
+        self,
+        *arguments: object,
+        nproc: int = 2,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes | None = None,
+    ) -> Started:
+        """`rankscope run`, with a folder for the run."""
+        run_dir = self.folder / f"command{len(self._started)}" / "run"
+        options = ("--nproc-per-node", nproc, "--run-dir", run_dir)
+        return self.command(*COMMAND, "run", *options, *arguments, env=env, stdin=stdin)
+
+    def run(
+        self,
+        *arguments: object,
+        nproc: int = 2,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes | None = None,
+        timeout_s: float = 90.0,
+    ) -> Ended:
+        return self.start(*arguments, nproc=nproc, env=env, stdin=stdin).wait(timeout_s)
+
+    def end(self) -> None:
+        for started in self._started:
+            started.end()
+
+
+@pytest.fixture
+def rankscope(tmp_path: Path) -> Iterator[Rankscope]:
+    launcher = Rankscope(tmp_path)
+    yield launcher
+    launcher.end()
+
+
+def marked(mark: str) -> dict[int, str]:
+    """Living processes that carry the mark in their environment → their command lines."""
+    wanted = f"{MARK}={mark}".encode()
+    found = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue  # It has ended meanwhile, or is another user's.
+    return found
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def kill(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return  # It has ended by itself.

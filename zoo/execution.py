@@ -1,0 +1,194 @@
+"""Runs one case under rankscope, and watches it from outside."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from expectation import Case, Kill
+from judge import GotVerdict, Observation
+
+RANKSCOPE = (sys.executable, "-m", "rankscope")
+ANNOUNCEMENT = re.compile(r"rankscope: (HANG|CRASH|SLOW|NAN|INTERRUPTED)\b")
+MARK = "RANKSCOPE_ZOO_MARK"
+LEFTOVER_GRACE_S = 5.0
+
+
+def run_case(case: Case, folder: Path, command: Sequence[str] = RANKSCOPE) -> Observation:
+    """Runs the case; everything it writes goes under `folder`, its whole output to `folder/output.log`.
+
+    Whatever the run started is gone when this returns.
+    """
+    run_dir, scratch = folder / "run", folder / "scratch"
+    scratch.mkdir(parents=True)
+    mark = uuid.uuid4().hex
+    process = subprocess.Popen(
+        _command_line(case, run_dir, scratch, command),
+        cwd=case.folder,
+        env={**os.environ, **case.expect.env, MARK: mark},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        with open(folder / "output.log", "w") as log:
+            watch = _Watch(case, run_dir, log)
+            readers = watch.start(process)
+            exit_code = _wait(process, case.expect.timeout_s)
+            leftovers = _leftovers(mark, grace_s=LEFTOVER_GRACE_S if exit_code is not None else 0.0)
+            _kill_all(leftovers)
+            for reader in readers:
+                reader.join(timeout=5)
+    finally:
+        _kill_all(_marked(mark))
+        process.wait()
+        _leftovers(mark, grace_s=LEFTOVER_GRACE_S)
+    verdict, missing = _read_verdict(run_dir)
+    return Observation(
+        exit_code=exit_code,
+        verdict=verdict,
+        verdict_missing=missing,
+        announcements=tuple(watch.announcements),
+        fault_at=watch.fault_at,
+        announced_at=watch.announced_at,
+        leftovers=tuple(f"{pid} {text}" for pid, text in leftovers.items()) if exit_code is not None else (),
+        trouble=tuple(watch.trouble),
+    )
+
+
+def _command_line(case: Case, run_dir: Path, scratch: Path, command: Sequence[str]) -> list[str]:
+    expect = case.expect
+    launch = [*command, "run", "--run-dir", str(run_dir), "--nproc-per-node", str(expect.nproc)]
+    arguments = [argument.replace("{tmp}", str(scratch)) for argument in expect.args]
+    return [*launch, *expect.options, "train.py", *arguments]
+
+
+def _wait(process: subprocess.Popen[bytes], timeout_s: float) -> int | None:
+    try:
+        code = process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        return None
+    return code if code >= 0 else 128 - code
+
+
+def _read_verdict(run_dir: Path) -> tuple[GotVerdict | None, str]:
+    try:
+        return msgspec.json.decode((run_dir / "verdict.json").read_bytes(), type=GotVerdict), ""
+    except (OSError, msgspec.MsgspecError) as error:
+        return None, str(error)
+
+
+class _Watch:
+    """Reads both output streams line by line, notes when things were said, and sends the case's signal."""
+
+    def __init__(self, case: Case, run_dir: Path, log: IO[str]) -> None:
+        self.announcements: list[str] = []
+        self.fault_at: float | None = None
+        self.announced_at: float | None = None
+        self.trouble: list[str] = []
+        self._case = case
+        self._run_dir = run_dir
+        self._log = log
+        self._lock = threading.Lock()
+        self._signal_due = case.expect.kill is not None
+
+    def start(self, process: subprocess.Popen[bytes]) -> list[threading.Thread]:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        readers = [
+            threading.Thread(target=self._read, args=(process.stdout, False), daemon=True),
+            threading.Thread(target=self._read, args=(process.stderr, True), daemon=True),
+        ]
+        for reader in readers:
+            reader.start()
+        return readers
+
+    def _read(self, stream: IO[bytes], is_stderr: bool) -> None:
+        with stream:
+            for raw in stream:
+                now = time.monotonic()
+                with self._lock:
+                    self._line(raw.decode(errors="replace").rstrip("\n"), now, is_stderr)
+
+    def _line(self, line: str, now: float, is_stderr: bool) -> None:
+        if not self._log.closed:
+            print(line, file=self._log, flush=True)
+        if is_stderr and ANNOUNCEMENT.search(line):
+            self.announcements.append(line)
+            self.announced_at = self.announced_at or now
+            return
+        if self.fault_at is None and self._case.expect.fault_marker in line:
+            self.fault_at = now
+        kill = self._case.expect.kill
+        if self._signal_due and kill is not None and kill.after in line:
+            self._signal_due = False
+            self._send(kill)
+            self.fault_at = time.monotonic()
+
+    def _send(self, kill: Kill) -> None:
+        try:
+            ranks = json.loads((self._run_dir / "ranks.json").read_bytes())
+            pid = int(ranks[str(kill.rank)])
+            if kill.process == "dataloader-worker":
+                pid = _first_worker(pid)
+            os.kill(pid, signal.Signals[kill.signal])
+        except (OSError, ValueError, LookupError) as error:
+            self.trouble.append(f"could not send {kill.signal} to rank {kill.rank}: {error!r}")
+
+
+def _first_worker(parent: int) -> int:
+    """A forked child that runs the same program as its parent: a data-loading worker."""
+    program = Path(f"/proc/{parent}/cmdline").read_bytes()
+    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    for child in children:
+        if Path(f"/proc/{child}/cmdline").read_bytes() == program:
+            return int(child)
+    raise LookupError(f"process {parent} has no data-loading worker")
+
+
+def _marked(mark: str) -> dict[int, str]:
+    """Processes that carry the run's mark in their environment → their command lines."""
+    wanted = f"{MARK}={mark}".encode()
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                found[int(entry.name)] = (
+                    (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+                )
+        except (OSError, UnicodeDecodeError):
+            continue  # ended meanwhile, or somebody else's
+    return found
+
+
+def _leftovers(mark: str, grace_s: float) -> dict[int, str]:
+    """What is still there after `grace_s` seconds; returns at once when nothing is."""
+    end = time.monotonic() + grace_s
+    while True:
+        found = _marked(mark)
+        if not found or time.monotonic() >= end:
+            return found
+        time.sleep(0.1)
+
+
+def _kill_all(processes: dict[int, str]) -> None:
+    for pid in processes:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue  # ended by itself
