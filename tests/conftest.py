@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -112,10 +113,11 @@ class Started:
 
 
 class Rankscope:
-    """Starts commands in a folder of their own each."""
+    """Starts commands in a folder of their own each; several threads may."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._numbers = itertools.count()
         self._started: list[Started] = []
 
     def script(self, text: str, name: str = "train.py") -> Path:
@@ -123,15 +125,9 @@ class Rankscope:
         path.write_text(textwrap.dedent(text).lstrip("\n"))
         return path
 
-    def command(
-        self, *command: object, env: Mapping[str, str] | None = None, stdin: bytes | None = None
-    ) -> Started:
+    def command(self, *command: object, env: Mapping[str, str] | None = None) -> Started:
         """Starts any command line."""
-        own = self.folder / f"command{len(self._started)}"
-        own.mkdir()
-        started = Started([str(word) for word in command], own, env or {}, self.folder, stdin)
-        self._started.append(started)
-        return started
+        return self._start(self._new_folder(), command, env, None)
 
     def start(
         self,
@@ -141,9 +137,21 @@ class Rankscope:
         stdin: bytes | None = None,
     ) -> Started:
         """`rankscope run`, with a folder for the run."""
-        run_dir = self.folder / f"command{len(self._started)}" / "run"
-        options = ("--nproc-per-node", nproc, "--run-dir", run_dir)
-        return self.command(*COMMAND, "run", *options, *arguments, env=env, stdin=stdin)
+        own = self._new_folder()
+        options = ("--nproc-per-node", nproc, "--run-dir", own / "run")
+        return self._start(own, (*COMMAND, "run", *options, *arguments), env, stdin)
+
+    def _new_folder(self) -> Path:
+        own = self.folder / f"command{next(self._numbers)}"
+        own.mkdir()
+        return own
+
+    def _start(
+        self, own: Path, command: tuple[object, ...], env: Mapping[str, str] | None, stdin: bytes | None
+    ) -> Started:
+        started = Started([str(word) for word in command], own, env or {}, self.folder, stdin)
+        self._started.append(started)
+        return started
 
     def run(
         self,

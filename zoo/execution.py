@@ -168,9 +168,7 @@ def _marked(mark: str) -> dict[int, str]:
             continue
         try:
             if wanted in (entry / "environ").read_bytes().split(b"\0"):
-                found[int(entry.name)] = (
-                    (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
-                )
+                found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
         except (OSError, UnicodeDecodeError):
             continue  # ended meanwhile, or somebody else's
     return found

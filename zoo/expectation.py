@@ -11,6 +11,8 @@ import msgspec
 from rankscope.diagnosis.verdict import Certainty, Outcome, ProcessKind
 
 CASES = Path(__file__).resolve().parent / "cases"
+NCCL_CASES = Path(__file__).resolve().parent / "nccl"
+"""The same kind of programs for NCCL; they need a GPU, one is enough for all their ranks."""
 
 
 class Kill(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -74,13 +76,13 @@ class Case:
     expect: Expectation
 
 
-def case_names() -> tuple[str, ...]:
-    return tuple(sorted(path.parent.name for path in CASES.glob("*/expect.toml")))
+def case_names(root: Path = CASES) -> tuple[str, ...]:
+    return tuple(sorted(path.parent.name for path in root.glob("*/expect.toml")))
 
 
-def load_case(name: str) -> Case:
+def load_case(name: str, root: Path = CASES) -> Case:
     """The case of that name. Raises FileNotFoundError, or msgspec.DecodeError that names the wrong field."""
-    folder = CASES / name
+    folder = root / name
     expect = msgspec.toml.decode((folder / "expect.toml").read_bytes(), type=Expectation)
     return Case(name, folder, expect)
 

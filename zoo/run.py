@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from execution import run_case
-from expectation import Case, case_names, load_case
+from expectation import CASES, NCCL_CASES, Case, case_names, load_case
 from judge import Judgement, Observation, blamed_ranks, judge, place_text, ranks_text
 
 ROW = "{:<20} {:<12} {:<20} {:<6} {:<22} {:>8}  {}"
@@ -31,9 +31,9 @@ class Result:
     judgement: Judgement
 
 
-def run_and_judge(name: str, folder: Path) -> Result:
+def run_and_judge(name: str, folder: Path, root: Path = CASES) -> Result:
     """Runs one case once, with its files under `folder` (made here)."""
-    case = load_case(name)
+    case = load_case(name, root)
     seen = run_case(case, folder)
     return Result(case, seen, judge(case, seen))
 
@@ -117,31 +117,39 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there as well")
     parser.add_argument("--keep", action="store_true", help="keep the runs' folders even when all is right")
     parser.add_argument("--list", action="store_true", help="list the cases and end")
+    parser.add_argument(
+        "--nccl",
+        dest="root",
+        action="store_const",
+        const=NCCL_CASES,
+        default=CASES,
+        help="the cases for NCCL instead; they need a GPU",
+    )
     arguments = parser.parse_args(argv)
-    unknown = sorted(set(arguments.names) - set(case_names()))
+    unknown = sorted(set(arguments.names) - set(case_names(arguments.root)))
     if unknown:
         parser.error(f"no such case: {', '.join(unknown)}; --list shows them all")
     return arguments
 
 
-def list_cases(names: Sequence[str]) -> None:
+def list_cases(names: Sequence[str], root: Path) -> None:
     for name in names:
-        expect = load_case(name).expect
+        expect = load_case(name, root).expect
         print(f"{name:<20} {expect.outcome:<6} {expect.cause or '-':<20} {expect.description}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = parse_arguments(argv)
-    names = arguments.names or case_names()
+    names = arguments.names or case_names(arguments.root)
     if arguments.list:
-        list_cases(names)
+        list_cases(names, arguments.root)
         return 0
     base = Path(tempfile.mkdtemp(prefix="rankscope-zoo-"))
     print(ROW.format("case", "outcome", "cause", "rank", "line", "seconds", "right"), flush=True)
     results = []
     for repetition in range(arguments.repeat):
         for name in names:
-            results.append(run_and_judge(name, base / str(repetition) / name))
+            results.append(run_and_judge(name, base / str(repetition) / name, arguments.root))
             print(row(results[-1]), flush=True)
 
     wrong = [result for result in results if not result.judgement.right]

@@ -341,7 +341,7 @@ KINDS = st.sampled_from(
 )
 TEXTS = st.sampled_from(
     [
-        CLOSED, TIMED_OUT, "", "x", "'/p'", MISMATCH[1], "Original Traceback (most recent call last):\n", "Too many open files",
+        CLOSED, TIMED_OUT, "", "x", "'/p'", MISMATCH[1], "Original Traceback (most recent call last):\n", "[Errno 24]",
         "DataLoader worker (pid(s) 1, 2) exited unexpectedly", "DataLoader worker (pid 5) is killed by signal: Odd.",
         "The client socket has timed out after 1s", "DataLoader timed out after 5 seconds",
     ]

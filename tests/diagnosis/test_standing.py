@@ -100,6 +100,19 @@ def test_a_wait_for_a_child_names_its_command() -> None:
     assert "other" not in finding.culprits[0].doing
 
 
+def test_a_wait_for_a_pools_worker_is_placed_by_that_worker() -> None:
+    inner = [make.lib("threading.py", "Condition.wait"), make.lib("multiprocessing/pool.py", "ApplyResult.get")]
+    below = make.lib("multiprocessing/process.py", "BaseProcess._bootstrap")
+    rank = still(
+        make.stack("train.py", 12, "convert", inner),
+        processes=make.process("futex"),
+        children=make.child(77, "python train.py", make.frame("work.py", 3, "shrink"), below),
+    )
+    finding = explain(rank)
+    assert finding.cause == "blocked-call"
+    assert "which stands in shrink (work.py:3)" in finding.culprits[0].doing
+
+
 def test_a_stopped_process_is_frozen_whatever_it_stands_in() -> None:
     rank = still(
         make.stack("train.py", 50, "train", LOADER), processes=make.process(state="T"), children=make.idle_worker(9)
@@ -193,7 +206,7 @@ def test_native_code_that_keeps_the_interpreter_lock_is_named() -> None:
     stacks = (*make.samples(main), *make.samples(with_native, times=1, source="py-spy-native"))
     finding = explain(still(stacks=stacks, processes=make.process("futex")))
     assert (finding.cause, finding.certainty) == ("gil-held", "likely")
-    assert "sem_wait" in finding.culprits[0].doing
+    assert finding.culprits[0].doing == "native code (sem_wait) keeps the interpreter lock"
     assert finding.culprits[0].where is not None
     assert finding.culprits[0].where.line == 16
 
@@ -247,10 +260,9 @@ def test_a_lock_file_that_is_polled_is_a_lock_though_its_line_changes() -> None:
 
 
 def test_a_lock_of_the_process_is_told_by_library_frames_or_by_the_line() -> None:
-    event = still(
-        make.stack("train.py", 4, "sync", [make.lib("threading.py", "wait")]), processes=make.process("futex")
-    )
-    assert explain(event).cause == "lock-wait"
+    for name in ("wait", "Event.wait", "Condition.wait"):
+        main = make.stack("train.py", 4, "sync", [make.lib("threading.py", name)])
+        assert explain(still(main, processes=make.process("futex"))).cause == "lock-wait"
     plain = still(make.stack("train.py", 2, "sync"), processes=make.process("futex"))
     assert explain(plain, source={"train.py": "def sync():\n    with guard:\n        pass\n"}).cause == "lock-wait"
     unknown = explain(plain, source={"train.py": "def sync():\n    encode(text)\n"})
@@ -264,9 +276,13 @@ def test_the_thread_beside_a_lock_wait_is_mentioned() -> None:
     assert "thread writer stands in flush (train.py:70)" in finding.because
 
 
-def test_joining_a_thread_is_explained_by_that_thread() -> None:
+@pytest.mark.parametrize(
+    ("path", "function"),
+    [("threading.py", "join"), ("threading.py", "Thread.join"), ("concurrent/futures/_base.py", "Future.result")],
+)
+def test_joining_a_thread_is_explained_by_that_thread(path: str, function: str) -> None:
     beside = make.stack("upload.py", 70, "upload", URLOPEN, main=False, tid=4100, name="uploader")
-    main = make.stack("train.py", 4, "close", [make.lib("threading.py", "join")])
+    main = make.stack("train.py", 4, "close", [make.lib(path, function)])
     finding = explain(still(main, beside, processes=make.process("futex")))
     assert finding.cause == "blocked-call"
     assert finding.culprits[0].where is not None
@@ -288,7 +304,10 @@ def test_a_child_that_outlives_the_program_is_named() -> None:
         (make.lib("multiprocessing/process.py", "join"), make.lib("multiprocessing/util.py", "_exit_function"))
     )
     served = make.child(
-        91, "python train.py", make.frame("serve.py", 5, "serve"), make.lib("multiprocessing/process.py", "_bootstrap")
+        91,
+        "python train.py",
+        make.frame("serve.py", 5, "serve"),
+        make.lib("multiprocessing/process.py", "BaseProcess._bootstrap"),
     )
     finding = explain(still(main, children=served, processes=make.process(Syscall("wait4", None, "process 91"))))
     assert finding.cause == "thread-alive"

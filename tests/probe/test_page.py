@@ -142,6 +142,18 @@ def test_full_heap_neither_raises_nor_hurts_what_is_there(page: Page) -> None:
     assert content.exceptions[0].message == "x" * 8000
 
 
+def test_ever_new_texts_leave_room_for_how_it_ended(page: Page) -> None:
+    """Keys of a store are new at every step of a long job; the exception at its end must still be kept."""
+    for number in range(20_000):
+        page.text(f"a/key/of/the/store/that/is/new/at/every/step/{number}")
+    page.exception("ValueError", "at last", "MainThread", SITE)
+    page.error("noted too")
+    content = read_page(Path(page.path))
+    assert [error.message for error in content.exceptions] == ["at last"]
+    assert content.progress.probe_errors == ("noted too",)
+    assert len(page._texts) < 20_000
+
+
 def test_texts_of_any_kind_and_length_are_taken(page: Page) -> None:
     page.stage("\ud800 lone surrogate, a null \0 and " + "long " * 5000)
     page.error("\udcff")

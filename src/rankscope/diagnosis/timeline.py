@@ -58,6 +58,8 @@ class Timeline:
     events: dict[str, dict[int, Event]] = field(default_factory=dict)
     """Group → sequence number → event, as far back as is known."""
     newest: dict[str, int] = field(default_factory=dict)
+    called: dict[str, int] = field(default_factory=dict)
+    """Group → collectives made from Python, by the probe's count: comparable even where the recorder is lost."""
 
     def at(self, group: str, seq: int) -> Event | None:
         return self.events.get(group, {}).get(seq)
@@ -73,12 +75,16 @@ class Timeline:
 
 def build_timeline(rank: RankEvidence) -> Timeline:
     calls = rank.progress.calls if rank.progress is not None else ()
+    called: dict[str, int] = {}
+    for call in calls:
+        if call.seq > 0:
+            called[call.group] = max(called.get(call.group, 0), call.seq)
     if rank.collectives:
-        return _from_recorder(rank, calls)
-    return _from_calls(rank, calls)
+        return _from_recorder(rank, calls, called)
+    return _from_calls(rank, calls, called)
 
 
-def _from_recorder(rank: RankEvidence, calls: tuple[Call, ...]) -> Timeline:
+def _from_recorder(rank: RankEvidence, calls: tuple[Call, ...], called: dict[str, int]) -> Timeline:
     covering = _Covering(calls)
     events: dict[str, dict[int, Event]] = {}
     newest: dict[str, int] = dict(rank.last_enqueued)
@@ -101,12 +107,11 @@ def _from_recorder(rank: RankEvidence, calls: tuple[Call, ...]) -> Timeline:
             thread=entry.thread,
         )
         newest[entry.group] = max(newest.get(entry.group, 0), entry.seq)
-    return Timeline(rank=rank.rank, recorded=True, events=events, newest=newest)
+    return Timeline(rank=rank.rank, recorded=True, events=events, newest=newest, called=called)
 
 
-def _from_calls(rank: RankEvidence, calls: tuple[Call, ...]) -> Timeline:
+def _from_calls(rank: RankEvidence, calls: tuple[Call, ...], called: dict[str, int]) -> Timeline:
     events: dict[str, dict[int, Event]] = {}
-    newest: dict[str, int] = {}
     for call in calls:
         if call.seq <= 0 or not call.group:
             continue
@@ -124,8 +129,7 @@ def _from_calls(rank: RankEvidence, calls: tuple[Call, ...]) -> Timeline:
             site=call.site,
             thread=call.thread,
         )
-        newest[call.group] = max(newest.get(call.group, 0), call.seq)
-    return Timeline(rank=rank.rank, recorded=False, events=events, newest=newest)
+    return Timeline(rank=rank.rank, recorded=False, events=events, newest=dict(called), called=called)
 
 
 def _numel(entry: Collective) -> int:

@@ -23,7 +23,9 @@ class Wait:
     op: str
     group: str
     seq: int
-    """0 where the position in the group's sequence is not known."""
+    """The place in the group's sequence, as this rank's timeline counts; 0 where it is not known."""
+    called: int
+    """The same by the probe's own count of calls from Python; 0 where it is not one."""
     peer: int
     since: float
     site: tuple[Frame, ...]
@@ -124,6 +126,7 @@ def _failed_in(seen: RankEvidence, timeline: Timeline) -> Wait | None:
         op=failed.op,
         group=failed.group,
         seq=failed.seq if not timeline.recorded else 0,
+        called=failed.seq,
         peer=failed.peer,
         since=failed.entered_at,
         site=failed.site,
@@ -136,7 +139,7 @@ def _find_wait(seen: RankEvidence, timeline: Timeline, evidence: Evidence) -> Wa
     inside = [call for call in calls if call.left_at is None and call.depth == 0]
     blocking = next((call for call in reversed(inside) if call.op != "destroy_process_group"), None)
     pending = timeline.pending()
-    still = not views.moving(seen)
+    still = not views.moving(seen) or _spins(seen, pending)
     if blocking is not None:
         return _wait_in_call(seen, blocking, pending, still, evidence)
     if pending and still and _stands_in_torch(seen) and evidence.collected_at - pending[0].at >= SETTLED_S:
@@ -171,6 +174,7 @@ def _wait_in_call(
         op=event.op if event is not None else call.op,
         group=call.group,
         seq=event.seq if event is not None else (0 if seen.collectives else call.seq),
+        called=call.seq,
         peer=call.peer,
         since=call.entered_at,
         site=call.site,
@@ -189,6 +193,7 @@ def _wait_for_event(
         op=event.op,
         group=event.group,
         seq=event.seq,
+        called=0,
         peer=-1,
         since=event.at,
         site=site or standing or event.site,
@@ -204,6 +209,7 @@ def _wait_for_message(seen: RankEvidence, call: Call, calls: tuple[Call, ...]) -
         op=earlier.op if earlier is not None else call.op,
         group=earlier.group if earlier is not None else "",
         seq=0,
+        called=0,
         peer=earlier.peer if earlier is not None else -1,
         since=call.entered_at,
         site=call.site,
@@ -216,6 +222,11 @@ def _single_threaded(calls: tuple[Call, ...], thread: int) -> bool:
     return all(call.thread == thread for call in calls if call.group)
 
 
+def _spins(seen: RankEvidence, pending: tuple[Event, ...]) -> bool:
+    """A wait for the GPU burns processor time without moving: the same lines, an unfinished NCCL operation."""
+    return bool(pending) and pending[0].backend == "nccl" and views.same_stack(seen) is True
+
+
 def _stands_in_torch(seen: RankEvidence) -> bool:
     thread = views.newest_main_thread(seen)
     if thread is None:
@@ -226,7 +237,7 @@ def _stands_in_torch(seen: RankEvidence) -> bool:
     syscall = seen.processes[-1].syscall if seen.processes else None
     if syscall is not None and syscall.name in ("nanosleep", "clock_nanosleep"):
         return False
-    return "/torch/" in frames[0].file or (frames[0].user and (syscall is None or syscall.name == "futex"))
+    return "/torch/" in frames[0].file or (frames[0].user and (syscall is None or syscall.name in ("futex", "poll")))
 
 
 def members_of(group: str, states: dict[int, State]) -> frozenset[int]:
@@ -251,23 +262,23 @@ def _targets(state: State, states: dict[int, State]) -> frozenset[int]:
         # A store key, or a wait of unknown origin: anyone who is not waiting may bring it.
         return frozenset(rank for rank in others if states[rank].kind != "waiting")
     members = members_of(wait.group, states) & others
-    return frozenset(rank for rank in members if not _joined(states[rank], wait))
+    return frozenset(rank for rank in members if not _joined(states[rank], state, wait))
 
 
-def _joined(other: State, wait: Wait) -> bool:
+def _joined(other: State, waiter: State, wait: Wait) -> bool:
     """Whether the other rank has entered the awaited collective and nothing keeps it from taking part."""
-    if other.kind in ("ended", "unknown") or other.timeline is None:
+    if other.kind in ("ended", "unknown") or other.timeline is None or waiter.timeline is None:
         return False
     if _stopped(other):
         return False
-    if wait.seq == 0:
-        return other.kind == "waiting"
-    if other.timeline.newest.get(wait.group, 0) < wait.seq:
-        return False
-    theirs = other.timeline.at(wait.group, wait.seq)
-    if theirs is None or wait.event is None:
-        return True
-    return theirs.signature() == wait.event.signature()
+    if wait.seq and waiter.timeline.recorded == other.timeline.recorded:
+        if other.timeline.newest.get(wait.group, 0) < wait.seq:
+            return False
+        theirs = other.timeline.at(wait.group, wait.seq)
+        return theirs is None or wait.event is None or theirs.signature() == wait.event.signature()
+    if wait.called:
+        return other.timeline.called.get(wait.group, 0) >= wait.called
+    return other.kind == "waiting"
 
 
 def _stopped(state: State) -> bool:

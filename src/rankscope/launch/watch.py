@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,6 +41,9 @@ class _Trace:
     base: Pulse | None = None
     base_at: float = 0.0
     longest_quiet_s: float = 0.0
+    progress_at: float = 0.0
+    gaps: deque[float] = field(default_factory=lambda: deque(maxlen=32))
+    """Seconds between the newest signs of progress: the job's rhythm."""
 
 
 @dataclass(slots=True)
@@ -118,19 +122,21 @@ class Watcher:
             self._episode = None
             return
         stillness = [now - process.life_at for process in living]
-        if max(stillness) < FIRST_LOOK_S:
+        overdue = min(self._overdue(process, now) for process in living)
+        if max(stillness) < FIRST_LOOK_S and overdue <= 0:
             self._end_episode(now)
             return
         if self._episode is None:
-            since = now - max(stillness)
+            since = now - max(*stillness, overdue)
             self._episode = _Episode(since=since, next_look=since + FIRST_LOOK_S)
-        all_still = min(stillness) >= FIRST_LOOK_S * 0.8
+        all_still = min(stillness) >= FIRST_LOOK_S * 0.8 or overdue > 0
         due = self._episode.next_look if all_still else max(self._episode.next_look, self._episode.since + 5.0)
         # A look takes about a second: it begins a little early, to have its answer at the threshold.
         ripe = {p.rank for p in living if now - p.life_at >= self.threshold() - LOOK_S}
         if now >= due or not ripe <= self._episode.judged:
-            self._episode.judged |= ripe
             self._look(self._episode)
+            ended = time.time()
+            self._episode.judged |= {p.rank for p in living if ended - p.life_at >= self.threshold()}
 
     def _feel(self, process: RankProcess, now: float) -> None:
         """Notes a sign of life: progress, processor time, bytes moved, memory taken."""
@@ -146,6 +152,9 @@ class Watcher:
             else:
                 alive = trace.heartbeat is not None and heartbeat.changed_at > trace.heartbeat.changed_at
                 trace.heartbeat = heartbeat
+                if alive or not trace.progress_at:
+                    trace.gaps.append(now - trace.progress_at if trace.progress_at else 0.0)
+                    trace.progress_at = now
         try:
             current = pulse(process.pid)
         except (ProcessLookupError, OSError):
@@ -157,6 +166,14 @@ class Watcher:
         if alive:
             trace.longest_quiet_s = max(trace.longest_quiet_s, now - process.life_at)
             process.life_at = now
+
+    def _overdue(self, process: RankProcess, now: float) -> float:
+        """Seconds by which the rank's next progress is late, by its own rhythm. A rank that waits for its GPU burns
+        processor time and never looks still: only its rhythm tells."""
+        trace = self._traces[process.rank]
+        if trace.heartbeat is None or trace.heartbeat.steps == 0:
+            return 0.0
+        return now - trace.progress_at - max(2 * FIRST_LOOK_S, 1.5 * max(trace.gaps))
 
     def _end_episode(self, now: float) -> None:
         episode, self._episode = self._episode, None

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 from rankscope.diagnosis.finding import Finding
-from rankscope.diagnosis.rules.frames import source_line
+from rankscope.diagnosis.rules.frames import plain_name, source_line
 from rankscope.diagnosis.rules.message_entry import Message
 from rankscope.diagnosis.rules.messages import recognise
 from rankscope.diagnosis.verdict import Alternative, Certainty, Where
@@ -137,7 +137,7 @@ def _lost_a_race(rank: RankEvidence, exception: RaisedException, evidence: Evide
     if kind == "FileExistsError":
         user = innermost_user_frame(exception.frames)
         inner = exception.frames[0] if exception.frames else None
-        made = inner is not None and inner.function in {"mkdir", "makedirs"}
+        made = inner is not None and plain_name(inner) in {"mkdir", "makedirs"}
         if not made and not _MAKES_FOLDER.search(source_line(evidence, user)):
             return False
         # Where every rank failed alike, nobody won: the folder was there before.

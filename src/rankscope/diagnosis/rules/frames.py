@@ -13,9 +13,14 @@ _LIBRARY = re.compile(r".*/(?:site-packages|dist-packages|lib(?:64)?/python3\.\d
 
 def in_module(frame: Frame, module: str, functions: Collection[str] | None = None) -> bool:
     """Whether a library frame lies in a file or folder such as `threading.py` or `torch/_dynamo/`."""
-    if frame.user or frame.native or (functions is not None and frame.function not in functions):
+    if frame.user or frame.native or (functions is not None and plain_name(frame) not in functions):
         return False
     return f"/{module}" in frame.file if module.endswith("/") else frame.file.endswith(f"/{module}")
+
+
+def plain_name(frame: Frame) -> str:
+    """Without the class: Python 3.11 and newer give stacks as `Thread.join`, tracebacks as `join`."""
+    return frame.function.rpartition(".")[2]
 
 
 def library_call(frames: tuple[Frame, ...]) -> str | None:

@@ -9,7 +9,6 @@ from rankscope.diagnosis.views import (
     current_where,
     innermost_user_frame,
     io_rate,
-    moving,
     place,
     where,
 )
@@ -28,6 +27,7 @@ _NOT_TELLING = (
     "syscall",
     "futex",
     "do_futex",
+    "0x",
 )
 
 
@@ -85,9 +85,7 @@ def frozen(rank: RankEvidence) -> Stand | None:
 
 
 def gil_held(rank: RankEvidence) -> Stand | None:
-    """Native code that keeps the interpreter lock and does nothing."""
-    if moving(rank):
-        return None
+    """Native code that keeps the interpreter lock; asked only of a rank that does not move."""
     holder = _holder(rank)
     if holder is None:
         return None
@@ -150,5 +148,5 @@ def _native_function(stacks: tuple[StackSample, ...], tid: int) -> str | None:
                     break
                 inner.append(frame.function)
             telling = [name for name in inner if not name.startswith(_NOT_TELLING)]
-            return telling[0] if telling else (inner[0] if inner else None)
+            return telling[0] if telling else None
     return None

@@ -112,7 +112,7 @@ def _doing(worker: ChildProcess, evidence: Evidence, rank: RankEvidence) -> str:
     if newest is not None and newest.waits_for_lock is not None:
         return f"waiting for the lock of {newest.waits_for_lock.path}"
     if newest is not None and (told := outside_words(newest, rank.environment)) is not None:
-        return f"sleeping in {place(_place(worker))}" if told[0] == "sleeping" else told[0]
+        return told[0]
     if in_lock(frames, newest, evidence):
         return "waiting for a lock inside its own process"
     called = library_call(frames)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from rankscope.diagnosis.rules.frames import above_user, in_module, other_threads, source_line
+from rankscope.diagnosis.rules.frames import above_user, in_module, other_threads, plain_name, source_line
 from rankscope.diagnosis.rules.stand import Stand, movement
 from rankscope.diagnosis.verdict import Alternative
 from rankscope.diagnosis.views import (
@@ -69,7 +69,7 @@ def _innermost_locks(frames: tuple[Frame, ...], evidence: Evidence) -> bool:
     """fcntl does more than locking: the line or the library must speak of a lock."""
     user = innermost_user_frame(frames)
     return "lock" in source_line(evidence, user).lower() or any(
-        "lock" in frame.function for frame in above_user(frames)
+        "lock" in plain_name(frame) for frame in above_user(frames)
     )
 
 

@@ -31,6 +31,12 @@ _CHILD_FIX = (
 )
 
 
+def awaited_child(rank: RankEvidence) -> Stand | None:
+    """The main thread waits for a child process: a command, or a worker of a pool."""
+    awaited = _awaited_children(rank, rank.processes[-1]) if rank.processes else ()
+    return _child_wait(rank, awaited, current_where(rank)) if awaited else None
+
+
 def blocked_call(rank: RankEvidence) -> Stand | None:
     """What the system call of the main thread waits for; None where it does not tell."""
     sample = rank.processes[-1] if rank.processes else None
@@ -38,8 +44,6 @@ def blocked_call(rank: RankEvidence) -> Stand | None:
     frames = thread.frames if thread is not None else ()
     words = outside_words(sample, rank.environment) if sample is not None else None
     at = current_where(rank)
-    if sample is not None and (awaited := _awaited_children(rank, sample)):
-        return _child_wait(rank, awaited, at)
     if words is None:
         return None
     doing, fix = words

@@ -7,7 +7,7 @@ from rankscope.diagnosis.rules.frames import library_call
 from rankscope.diagnosis.rules.frozen import frozen, gil_held
 from rankscope.diagnosis.rules.loader import loader_stuck
 from rankscope.diagnosis.rules.locks import lock_wait, polls_lock_file
-from rankscope.diagnosis.rules.outside import blocked_call
+from rankscope.diagnosis.rules.outside import awaited_child, blocked_call
 from rankscope.diagnosis.rules.slow import at_work
 from rankscope.diagnosis.rules.stand import Stand, busy, finding_of, movement
 from rankscope.diagnosis.rules.threads import joined_thread, thread_alive
@@ -28,6 +28,7 @@ def _stand(rank: RankEvidence, evidence: Evidence) -> Stand:
     return (
         gil_held(rank)
         or joined_thread(rank, evidence)
+        or awaited_child(rank)
         or lock_wait(rank, evidence)
         or blocked_call(rank)
         or _unknown(rank)
