@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 
@@ -55,6 +56,10 @@ def main(arguments: list[str] | None = None) -> int:
     except RankscopeError as error:
         print(f"rankscope: {error}", file=sys.stderr)
         return error.exit_code
+    except BrokenPipeError:
+        # Whoever read the output has had enough, as `head` does. Python must not complain about it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
 
 
 def _nearest(word: str) -> str:

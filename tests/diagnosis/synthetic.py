@@ -8,30 +8,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from types import SimpleNamespace
+from contextlib import suppress
+from dataclasses import dataclass, field
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import factories as make
-from hypothesis import strategies as st
 
-from rankscope.evidence.model import (
-    Call,
-    Collective,
-    Evidence,
-    Exit,
-    Frame,
-    Group,
-    Loader,
-    Progress,
-    RankEvidence,
-    StackSample,
-    Syscall,
-)
+from rankscope.evidence.model import Frame
 
 FILE = make.USER + "train.py"
 START = make.NOW - 60
-BLOCKING = frozenset({"barrier", "synchronize", "recv", "post", "crunch", "stop"})
+FOR_EVER = frozenset({"recv", "post", "crunch", "stop"})
 SIDED = frozenset({"extra-rank", "extra-data", "pairing", "return-rank", "return-data", "mismatch", "crossed", "recv"})
 """Plants after which two sides wait for one another, so that equal sides may be told apart by their source only."""
 CAUSES = {
@@ -86,7 +74,8 @@ class Plan:
 
     def group(self) -> str:
         """The group that the fault is about."""
-        return "1" if self.on_second and self.odd < self.second and self.plant != "crossed" else "0"
+        few = self.odd < self.second and 2 * len(self.odd) <= len(self.second)
+        return "1" if self.on_second and few and self.plant != "crossed" else "0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,34 +89,39 @@ class Act:
     site: tuple[Frame, ...]
     step: int
     batches: int
+    exhausted: bool
+
+
+@dataclass(slots=True)
+class Entered:
+    """A call that a rank has entered."""
+
+    act: Act
+    number: int
+    """Its place in its group's sequence; 0 for calls that are no collectives."""
+    at: float
+    left: float | None = None
 
 
 @dataclass(slots=True)
 class Life:
-    """What one rank did and where it came to."""
+    """What one rank did, and where it came to."""
 
+    rank: int
     acts: list[Act]
+    batches: int
     exhausted: bool
     exit_site: tuple[Frame, ...]
+    stop_at: int
+    """The act inside which the process is stopped; -1 without one."""
     at: int = 0
     clock: float = START
     inside: bool = False
-    entered: list[tuple[Act, int, float, float | None]] | None = None
-    """Act, its number in its group, when entered, when left."""
+    entered: list[Entered] = field(default_factory=list)
 
-
-@dataclass(frozen=True, slots=True)
-class Incident:
-    plan: Plan
-    evidence: Evidence
-    cause: str
-    culprits: frozenset[int]
-    line: int | None
-    """The culprits' line, where the fault has one."""
-
-    def symmetric(self) -> bool:
-        """Nothing but the source could tell the sides apart."""
-        return self.plan.plant in SIDED and 2 * len(self.culprits) >= len(self.plan.members(self.plan.group()))
+    def standing(self) -> Entered | None:
+        """The call it has not left; None for a rank that came to its end."""
+        return self.entered[-1] if self.inside else None
 
 
 class _Stays(Exception):
@@ -145,7 +139,7 @@ class _Run:
         self.exit_site: tuple[Frame, ...] = ()
 
     def _note(self, op: str, numel: int = -1, group: str = "", peer: int = -1) -> None:
-        self.acts.append(Act(op, group, numel, peer, _user_frames(), self.steps, self.batches))
+        self.acts.append(Act(op, group, numel, peer, _user_frames(), self.steps, self.batches, self.exhausted))
 
     def all_reduce(self, numel: int, group: str = "0") -> None:
         self._note("all_reduce", numel, group)
@@ -188,11 +182,11 @@ class _Run:
 
 def _user_frames() -> tuple[Frame, ...]:
     found = []
-    caller = sys._getframe(2)
+    caller: FrameType | None = sys._getframe(2)
     while caller is not None:
         if caller.f_code.co_filename == FILE:
             found.append(Frame(caller.f_code.co_name, FILE, caller.f_lineno, user=True))
-        caller = caller.f_back  # type: ignore[assignment]
+        caller = caller.f_back
     return tuple(found)
 
 
@@ -246,7 +240,7 @@ def _planted(plan: Plan, test: str, group: str) -> list[str]:
         "extra-data": f"dist.all_reduce(777, group={group})  #",
         "recv": f"dist.recv(9, src={min(frozenset(range(plan.ranks)) - plan.odd)})  #",
         "left": "sys.exit(0)  #",
-        "stopped": "stop()  #",
+        "stopped": "stop()",
         "blocked": "requests.post(url)  #",
         "computing": "crunch()  #",
     }
@@ -254,7 +248,12 @@ def _planted(plan: Plan, test: str, group: str) -> list[str]:
         return [f"if {test}:", f"    {guarded[plan.plant]}"]
     if plan.plant == "pairing":
         barrier = f"dist.barrier(group={group})"
-        return [f"if {test}:", f"    {barrier}  #", f"{members}{barrier}", f"{members}dist.all_reduce(21, group={group})"]
+        return [
+            f"if {test}:",
+            f"    {barrier}  #",
+            f"{members}{barrier}",
+            f"{members}dist.all_reduce(21, group={group})",
+        ]
     if plan.plant.startswith("return"):
         return [f"{members}check(step, batch)"]
     if plan.plant == "mismatch":
@@ -262,6 +261,13 @@ def _planted(plan: Plan, test: str, group: str) -> list[str]:
     if plan.plant == "crossed":
         return [f"for group in order({test}):", "    dist.all_reduce(5, group=group)  #"]
     return []
+
+
+def live(plan: Plan) -> tuple[list[Life], Meeting, str, int | None]:
+    """Every rank's life up to where nobody can go on, the source, and the fault's line."""
+    text, line = source_of(plan)
+    lives = [_execute(text, plan, rank) for rank in range(plan.ranks)]
+    return lives, _meet(plan, lives), text, line
 
 
 def _execute(text: str, plan: Plan, rank: int) -> Life:
@@ -278,51 +284,93 @@ def _execute(text: str, plan: Plan, rank: int) -> Life:
         "order": lambda other: groups[::-1] if other else groups,
         **{"rank": rank, "odd": plan.odd, "member": rank in plan.second, "url": "", "loader": run.loader()},
     }
-    try:
-        exec(compile(text.split("\n", 1)[1].join(("\n", "")), FILE, "exec"), scope)
-    except (_Stays, SystemExit):
-        pass
-    return Life(run.acts, run.exhausted, run.exit_site, entered=[])
+    with suppress(_Stays, SystemExit):
+        exec(compile("\n" + text.split("\n", 1)[1], FILE, "exec"), scope)
+    stop_at = -1
+    if plan.plant == "stopped-inside" and rank in plan.odd:
+        inside = [n for n, act in enumerate(run.acts) if act.group and act.step >= plan.step]
+        stop_at = inside[plan.place % len(inside)]
+    return Life(rank, run.acts, run.batches, run.exhausted, run.exit_site, stop_at)
 
 
-def _meet(plan: Plan, lives: list[Life]) -> None:
+class Meeting:
+    """Who has entered which collective, with what, and when."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.slots: dict[tuple[str, int], dict[int, tuple[tuple[object, ...], float]]] = {}
+        self.counts: dict[tuple[int, str], int] = {}
+        self.broken: set[tuple[str, int]] = set()
+        self.done: set[tuple[str, int]] = set()
+
+    def enter(self, life: Life) -> None:
+        act, number = life.acts[life.at], 0
+        life.clock += 0.01 + 0.0007 * life.rank
+        if act.group and act.op != "recv":
+            number = self.counts[life.rank, act.group] = self.counts.get((life.rank, act.group), 0) + 1
+            signature: tuple[object, ...] = (act.op, act.numel, act.peer)
+            if act.op == "barrier" and self.plan.backend == "nccl":
+                signature = ("all_reduce", 1, -1)
+            self.slots.setdefault((act.group, number), {})[life.rank] = (signature, life.clock)
+            if life.at == life.stop_at:
+                self.broken.add((act.group, number))
+        life.entered.append(Entered(act, number, life.clock))
+        life.inside = True
+
+    def advance(self, lives: list[Life]) -> None:
+        """Completes what all members have entered alike; on a GPU, a rank's collectives run one after another."""
+        heads = {life.rank: self.head(life) for life in lives}
+        for slot, here in self.slots.items():
+            same = len({signature for signature, _ in here.values()}) == 1
+            if not same or set(here) != self.plan.members(slot[0]) or slot in self.broken:
+                continue
+            if self.plan.backend != "nccl" or all(heads[rank] in {None, slot} for rank in here):
+                self.done.add(slot)
+
+    def head(self, life: Life) -> tuple[str, int] | None:
+        """The rank's first collective that is not complete."""
+        slots = ((each.act.group, each.number) for each in life.entered if each.number)
+        return next((slot for slot in slots if slot not in self.done), None)
+
+    def free_at(self, life: Life) -> float | None:
+        """When the rank leaves the call it is in; None while it has to wait."""
+        newest = life.entered[-1]
+        awaited = [newest] if newest.number else []
+        if newest.act.op in FOR_EVER:
+            return None
+        if self.plan.backend == "nccl":
+            if newest.act.op not in {"barrier", "synchronize"}:
+                return newest.at + 0.0001
+            awaited = [each for each in life.entered if each.number]
+        elif (
+            self.plan.eager
+            and newest.act.op == "broadcast"
+            and newest.act.peer == life.rank
+            and life.at != life.stop_at
+        ):
+            return newest.at + 0.0001
+        if not all((each.act.group, each.number) in self.done for each in awaited):
+            return None
+        met = [at for each in awaited for _, at in self.slots[each.act.group, each.number].values()]
+        return max([newest.at, *met]) + 0.0001
+
+
+def _meet(plan: Plan, lives: list[Life]) -> Meeting:
     """Lets every rank go on until none can."""
-    slots: dict[tuple[str, int], dict[int, tuple[object, ...]]] = {}
-    counts = [dict.fromkeys(("0", "1"), 0) for _ in lives]
-    progress = True
-    while progress:
-        progress = False
-        for rank, life in enumerate(lives):
+    meeting = Meeting(plan)
+    moved = True
+    while moved:
+        before = len(meeting.done)
+        meeting.advance(lives)
+        moved = len(meeting.done) > before
+        for life in lives:
             while life.at < len(life.acts):
-                act = life.acts[life.at]
-                assert life.entered is not None
                 if not life.inside:
-                    life.clock += 0.01 + 0.0007 * rank
-                    collective = bool(act.group) and act.op != "recv"
-                    counts[rank][act.group] = number = counts[rank].get(act.group, 0) + collective
-                    if collective:
-                        slots.setdefault((act.group, number), {})[rank] = (act.op, act.numel, act.peer)
-                    life.entered.append((act, number if collective else 0, life.clock, None))
-                    life.inside = progress = True
-                if _must_wait(plan, rank, life, slots):
+                    meeting.enter(life)
+                    moved = True
+                free = meeting.free_at(life)
+                if free is None:
                     break
-                life.clock = max(life.clock, *(other.clock for other in lives if other.at >= life.at)) + 0.0001
-                act, number, at, _ = life.entered[-1]
-                life.entered[-1] = (act, number, at, life.clock)
-                life.at, life.inside, progress = life.at + 1, False, True
-
-
-def _must_wait(plan: Plan, rank: int, life: Life, slots: dict[tuple[str, int], dict[int, tuple[object, ...]]]) -> bool:
-    assert life.entered is not None
-    act, number, _, _ = life.entered[-1]
-    if act.op in {"recv", "post", "crunch", "stop"}:
-        return True
-    if plan.backend == "nccl":
-        if act.op not in {"barrier", "synchronize"}:
-            return False
-        return not all(_complete(plan, a.group, n, slots) for a, n, _, _ in life.entered if n)
-    if plan.plant == "stopped-inside" and act.step == plan.step and life.at == _stop_at(life, plan):
-        return True
-    if plan.eager and act.op == "broadcast" and act.peer == rank:
-        return False
-    return not _complete(plan, act.group, number, slots)
+                life.clock = life.entered[-1].left = free
+                life.at, life.inside, moved = life.at + 1, False, True
+    return meeting

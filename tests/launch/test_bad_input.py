@@ -128,9 +128,7 @@ def test_full_disk_costs_files_and_never_the_verdict(rankscope: Rankscope, small
         time.sleep(60)
         """
     )
-    started = rankscope.command(
-        *COMMAND, "run", "--nproc-per-node", "2", "--run-dir", small_disk / "run", script
-    )
+    started = rankscope.command(*COMMAND, "run", "--nproc-per-node", "2", "--run-dir", small_disk / "run", script)
     ended = started.wait(60.0)
     shown = ended.lines()
     assert ended.code == 1

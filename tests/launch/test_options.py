@@ -18,11 +18,7 @@ OURS = {"run_dir", "on_hang", "stall_after", "no_probe", "json"}
 
 
 def torch_options() -> list[argparse.Action]:
-    return [
-        action
-        for action in torchrun.get_args_parser()._actions
-        if action.option_strings and action.dest != "help"
-    ]
+    return [action for action in torchrun.get_args_parser()._actions if action.option_strings and action.dest != "help"]
 
 
 def torch_spellings() -> list[tuple[argparse.Action, str]]:
@@ -45,9 +41,7 @@ def both(arguments: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     return expected, {name: value for name, value in got.items() if name not in OURS}
 
 
-@pytest.mark.parametrize(
-    ("action", "spelling"), torch_spellings(), ids=[spelling for _, spelling in torch_spellings()]
-)
+@pytest.mark.parametrize(("action", "spelling"), torch_spellings(), ids=[spelling for _, spelling in torch_spellings()])
 def test_each_option_of_torchrun_is_parsed_alike(action: argparse.Action, spelling: str) -> None:
     expected, got = both([spelling, *sample(action), "train.py", "--lr", "1"])
     assert got == expected
@@ -190,7 +184,7 @@ def torchruns_launch(
     with monkeypatch.context() as patch:
         patch.setattr(torchrun, "elastic_launch", elastic_launch)
         patch.setattr("torch.multiprocessing._set_thread_name", lambda _name: None)
-        torchrun.run(torchrun.parse_args(arguments))
+        torchrun.run(torchrun.get_args_parser().parse_args(arguments))  # type: ignore[no-untyped-call]
     return seen[0]
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from conftest import Rankscope, Started, kill, wait_until
+from rankscope.launch.process_tree import kill_descendants
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -157,6 +160,32 @@ def test_fifty_random_kills_leave_nothing_behind(rankscope: Rankscope) -> None:
         results = list(pool.map(lambda each: play(*each), rounds(SEED)))
     assert [result for result in results if result is not None] == []
     assert len(results) == ROUNDS
+
+
+HALF_DEAD = """
+import ctypes, subprocess, threading, time
+child = subprocess.Popen(["sleep", "300"])
+threading.Thread(target=time.sleep, args=(300,)).start()
+print(child.pid, flush=True)
+SYS_exit = {"x86_64": 60, "aarch64": 93}[__import__("os").uname().machine]
+ctypes.CDLL(None).syscall(SYS_exit, 0)
+"""
+
+
+def test_process_whose_first_thread_has_ended_hides_none_of_its_children() -> None:
+    """The kernel shows it as a zombie while its other threads end; its children are still its own."""
+    with subprocess.Popen([sys.executable, "-c", HALF_DEAD], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+        stat = Path(f"/proc/{process.pid}/stat")
+        assert wait_until(lambda: " Z " in stat.read_text(), 5.0)
+        try:
+            assert kill_descendants(os.getpid()) == []
+            assert process.wait(5.0) == -signal.SIGKILL
+            assert not Path(f"/proc/{child}").exists() or " Z " in Path(f"/proc/{child}/stat").read_text()
+        finally:
+            kill(process.pid, signal.SIGKILL)
+            kill(child, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("victim", ["worker", "launcher"])

@@ -246,9 +246,9 @@ def test_page_of_a_killed_process_can_be_read(tmp_path: Path) -> None:
 def test_what_is_no_page_is_refused_by_name(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "0-4.page"
     path.write_bytes(content)
-    with pytest.raises(EvidenceError, match="0-4.page"):
+    with pytest.raises(EvidenceError, match=r"0-4\.page"):
         read_page(path)
-    with pytest.raises(EvidenceError, match="nowhere.page"):
+    with pytest.raises(EvidenceError, match=r"nowhere\.page"):
         read_page(tmp_path / "nowhere.page")
 
 

@@ -118,7 +118,7 @@ def _surroundings(tree: ast.Module, line: int) -> Surroundings:
     guards: list[Branch] = []
     passes: list[Branch] = []
     loops: list[tuple[int, int]] = []
-    for parent, child in zip(inner, inner[1:] + [None], strict=False):
+    for parent, child in zip(inner, [*inner[1:], None], strict=False):
         if isinstance(parent, ast.If) and child is not None:
             in_body = any(child is statement for statement in parent.body)
             in_else = any(child is statement for statement in parent.orelse)

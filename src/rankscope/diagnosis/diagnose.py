@@ -154,7 +154,8 @@ def _blind(ranks: list[int], graph: WaitGraph) -> Finding:
         cause="rank-missing",
         certainty="possible",
         culprits=(),
-        summary=f"{views.ranks_text(graph.waiting())} wait for {views.ranks_text(ranks)}, of which nothing could be seen from here",
+        summary=f"{views.ranks_text(graph.waiting())} wait for {views.ranks_text(ranks)}, "
+        "of which nothing could be seen from here",
         because=(f"no evidence of {views.ranks_text(ranks)}",),
         fix=("look at the host of the missing ranks: is the process alive, does its log go on?",),
     )
@@ -172,7 +173,8 @@ def _broken(evidence: Evidence, endings: Endings) -> Finding:
         cause="comm-error",
         certainty="possible",
         culprits=(),
-        summary=f"{views.ranks_text(endings.victims)} lost the connection to other ranks, and what began it was not seen",
+        summary=f"{views.ranks_text(endings.victims)} lost the connection to other ranks, "
+        "and what began it was not seen",
         because=(f"rank {first.rank} ended first: {message}",) if message else (),
         fix=("look at the ranks on other hosts, and at the network between them",),
     )

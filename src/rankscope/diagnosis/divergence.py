@@ -131,7 +131,7 @@ def blame(divergence: Divergence, states: dict[int, State], code: CodeReader) ->
     scores: dict[int, float] = {}
     reasons: dict[int, list[str]] = {}
     extra: dict[int, bool] = {}
-    for index, side in enumerate(sides):
+    for index in range(len(sides)):
         scores[index], reasons[index], extra[index] = _score(index, divergence, states, code)
     best = max(scores.values())
     leaders = [index for index, score in scores.items() if score == best]

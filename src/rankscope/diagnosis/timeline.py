@@ -97,7 +97,7 @@ def _from_recorder(rank: RankEvidence, calls: tuple[Call, ...], called: dict[str
             seq=entry.seq,
             op=entry.op,
             at=entry.created_at,
-            done=entry.retired or entry.state == "completed",
+            done=entry.retired or (entry.state == "completed" and _completed(entry, rank)),
             backend=entry.backend,
             numel=_numel(entry),
             dtype=next(iter(entry.input_dtypes or entry.output_dtypes), ""),
@@ -130,6 +130,12 @@ def _from_calls(rank: RankEvidence, calls: tuple[Call, ...], called: dict[str, i
             thread=call.thread,
         )
     return Timeline(rank=rank.rank, recorded=False, events=events, newest=dict(called), called=called)
+
+
+def _completed(entry: Collective, rank: RankEvidence) -> bool:
+    """An operation that NCCL has not taken yet reads as completed; the group's own count knows better."""
+    last = rank.last_completed.get(entry.group)
+    return last is None or last < 0 or last >= entry.seq
 
 
 def _numel(entry: Collective) -> int:

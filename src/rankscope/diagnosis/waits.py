@@ -16,6 +16,14 @@ SETTLED_S = 0.4
 """A call younger than this when the evidence was taken may simply be about to return."""
 
 
+_OUTSIDE = frozenset(
+    ("nanosleep", "clock_nanosleep", "pause", "read", "readv", "write", "recvfrom", "recvmsg", "sendto", "sendmsg")
+    + ("connect", "accept", "accept4", "wait4", "waitid", "flock", "fcntl", "open", "openat", "fsync", "fdatasync")
+    + ("select", "pselect6", "epoll_wait", "epoll_pwait")
+)
+"""System calls in which a thread waits for something other than a collective or its device."""
+
+
 @dataclass(frozen=True, slots=True)
 class Wait:
     """The call in which a rank waits for others."""
@@ -228,16 +236,13 @@ def _spins(seen: RankEvidence, pending: tuple[Event, ...]) -> bool:
 
 
 def _stands_in_torch(seen: RankEvidence) -> bool:
+    """The main thread stands in torch, or in a call into it that leaves no Python frame, as `.item()` does."""
     thread = views.newest_main_thread(seen)
-    if thread is None:
-        return False
-    frames = views.python_frames(thread.frames)
+    frames = views.python_frames(thread.frames) if thread is not None else ()
     if not frames:
         return False
     syscall = seen.processes[-1].syscall if seen.processes else None
-    if syscall is not None and syscall.name in ("nanosleep", "clock_nanosleep"):
-        return False
-    return "/torch/" in frames[0].file or (frames[0].user and (syscall is None or syscall.name in ("futex", "poll")))
+    return (syscall is None or syscall.name not in _OUTSIDE) and ("/torch/" in frames[0].file or frames[0].user)
 
 
 def members_of(group: str, states: dict[int, State]) -> frozenset[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -307,10 +308,9 @@ def _crash_stack(page: Path | None, known: KnownRank) -> tuple[Frame, ...]:
         return ()
     texts = ["\n".join(known.error_tail)]
     if page is not None:
-        try:
+        # Without the file the program had a fault handler of its own; its dump is in the output.
+        with contextlib.suppress(FileNotFoundError):
             texts.insert(0, page.with_suffix(".fatal").read_text(encoding="utf-8", errors="replace"))
-        except FileNotFoundError:
-            pass  # the program had a fault handler of its own; its dump is in the output
     return next((frames for text in texts if (frames := stacks.stack_of_fatal_error(text))), ())
 
 

@@ -147,6 +147,8 @@ def _record(document: object) -> FlightRecord:
 
 def _collective(entry: dict[Any, Any], number: int) -> Collective:
     backend, _, op = _text(entry.get("profiling_name"), "profiling_name").rpartition(":")
+    if op == "all_reduce_barrier":
+        op = "barrier"  # how NCCL carries a barrier out
     pair = _list(entry.get("process_group", ["", ""]), "process_group")
     pg_id = entry.get("pg_id", "")
     completed_ns = entry.get("time_discovered_completed_ns")

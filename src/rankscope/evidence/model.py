@@ -203,7 +203,7 @@ class RaisedException:
     at: float | None
     frames: tuple[Frame, ...]
     source: str
-    """`hook` (uncaught), `pending` (being handled while the evidence was taken), `output` (read off a traceback), `error-file`."""
+    """`hook`: uncaught; `pending`: being handled while the evidence was taken; `output`: read off a traceback."""
     thread: str = "MainThread"
 
 

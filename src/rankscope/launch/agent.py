@@ -107,7 +107,7 @@ class ScopeAgent(LocalElasticAgent):
 def _poller(context: PContext, local_rank: int) -> Callable[[], int | None]:
     if isinstance(context, SubprocessContext):
         process = context.subprocess_handlers[local_rank].proc
-        return lambda: process.poll()
+        return process.poll
     assert isinstance(context, MultiprocessContext)
     spawned = context._pc
     assert spawned is not None

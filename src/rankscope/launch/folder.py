@@ -14,7 +14,7 @@ MARK = "run.json"
 
 
 def make_run_folder(wanted: Path | None, script: str) -> Path:
-    """A new folder, writable, for this run alone. An earlier run in the same place is moved aside, never overwritten."""
+    """A new folder, writable, for this run alone. An earlier run there is moved aside, never overwritten."""
     if wanted is not None:
         if (wanted / MARK).exists():
             _move_aside(wanted)

@@ -61,8 +61,8 @@ class _Episode:
 class Watcher:
     """Runs in a thread of its own until `stop`.
 
-    `on_verdict(verdict, evidence)` is called once per stretch for a proven or likely hang; `on_notice(verdict)` once per
-    stretch for a rank that others wait for; `on_recovery(seconds)` when a reported job goes on after all.
+    `on_verdict(verdict, evidence)` is called once per stretch for a proven or likely hang; `on_notice(verdict)` once
+    per stretch for a rank that others wait for; `on_recovery(seconds)` when a reported job goes on after all.
     """
 
     def __init__(
@@ -152,8 +152,10 @@ class Watcher:
             else:
                 alive = trace.heartbeat is not None and heartbeat.changed_at > trace.heartbeat.changed_at
                 trace.heartbeat = heartbeat
-                if alive or not trace.progress_at:
-                    trace.gaps.append(now - trace.progress_at if trace.progress_at else 0.0)
+                if alive:
+                    # The rhythm is that of training: set-up and the first step take what they take.
+                    if heartbeat.steps > 1:
+                        trace.gaps.append(now - trace.progress_at)
                     trace.progress_at = now
         try:
             current = pulse(process.pid)
@@ -171,7 +173,7 @@ class Watcher:
         """Seconds by which the rank's next progress is late, by its own rhythm. A rank that waits for its GPU burns
         processor time and never looks still: only its rhythm tells."""
         trace = self._traces[process.rank]
-        if trace.heartbeat is None or trace.heartbeat.steps == 0:
+        if not trace.gaps:
             return 0.0
         return now - trace.progress_at - max(2 * FIRST_LOOK_S, 1.5 * max(trace.gaps))
 

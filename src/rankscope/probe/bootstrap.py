@@ -18,7 +18,7 @@ _pages: list[Page] = []
 
 
 def start() -> None:
-    """Every Python process of a job gets a page: a spawned child may be a rank itself. The launcher tells them apart."""
+    """Every Python process of a job gets a page: a spawned child may be a rank itself."""
     folder = os.environ.get(FOLDER_VARIABLE)
     if not folder or _pages or not os.path.isdir(folder):
         return

@@ -38,7 +38,7 @@ def diagnose_command(arguments: list[str]) -> int:
     else:
         width = max(60, min(shutil.get_terminal_size((100, 24)).columns, 140))
         color = terminal.use_color(sys.stdout)
-        print(terminal.render(verdict, color=color, width=width, folder=str(chosen.path)))
+        print(terminal.render(verdict, color=color, width=width, folder=str(chosen.path)), flush=True)
     return 0 if verdict.outcome == "ok" else 1
 
 

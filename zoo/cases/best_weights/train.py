@@ -40,7 +40,7 @@ def validate(model, rows, targets):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--lr", type=float, default=0.05)
     args = parser.parse_args()
 
@@ -55,7 +55,7 @@ def main():
 
     for round_ in range(args.rounds):
         for step in range(args.steps):
-            time.sleep(0.04)
+            time.sleep(0.02)
             part = slice(step * 16, (step + 1) * 16)
             loss = nn.functional.mse_loss(model(inputs[part]), targets[part])
             optimizer.zero_grad()

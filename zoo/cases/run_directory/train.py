@@ -1,6 +1,7 @@
 """Train a small language model with a minimal trainer that keeps its logs in one folder."""
 
 import argparse
+import functools
 import json
 import os
 import time
@@ -9,6 +10,16 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+
+
+def rank_zero_only(function):
+    @functools.wraps(function)
+    def wrapped(*args, **kwargs):
+        if dist.get_rank() == 0:
+            return function(*args, **kwargs)
+        return None
+
+    return wrapped
 
 
 class Trainer:
@@ -43,9 +54,8 @@ class Trainer:
                 callback(self, epoch, total / len(batches))
 
 
+@rank_zero_only
 def write_summary(trainer, epoch, loss):
-    if dist.get_rank() != 0:
-        return
     print(f"epoch {epoch} loss {loss:.4f}", flush=True)
     folder = trainer.log_dir
     os.makedirs(folder, exist_ok=True)

@@ -123,17 +123,18 @@ def _order_cycle(crossed: dict[str, tuple[int, ...]], graph: WaitGraph) -> Findi
         for rank in guilty
         if (state := graph.states[rank])
     )
-    parts = [
-        f"{views.ranks_text(ranks)} {views.verb(ranks, 'wait')} in {_call_text(graph.states[ranks[0]])} at {views.place(_standing(graph.states[ranks[0]]))}"
-        for ranks in crossed.values()
-    ]
+    parts = []
+    for ranks in crossed.values():
+        first = graph.states[ranks[0]]
+        waits = f"{views.ranks_text(ranks)} {views.verb(ranks, 'wait')} in {_call_text(first)}"
+        parts.append(f"{waits} at {views.place(_standing(first))}")
     return Finding(
         outcome="hang",
         cause="group-order-cycle",
         certainty="proven",
         culprits=culprits,
-        summary=f"{views.ranks_text(guilty)} entered the collectives of {len(crossed)} process groups in another order than "
-        f"the ranks they wait for: {'; '.join(parts)}",
+        summary=f"{views.ranks_text(guilty)} entered the collectives of {len(crossed)} process groups in another order "
+        f"than the ranks they wait for: {'; '.join(parts)}",
         because=(*parts, "each waits for a rank that waits for it in another group: none can go on"),
         fix=_CYCLE_FIX,
         alternatives=(
@@ -373,7 +374,8 @@ def _unexplained(graph: WaitGraph) -> Finding:
         cause="collective-skipped",
         certainty="possible",
         culprits=(),
-        summary=f"{views.ranks_text(tuple(graph.deadlocked))} wait for each other, and the record does not show where they parted",
+        summary=f"{views.ranks_text(tuple(graph.deadlocked))} wait for each other, "
+        "and the record does not show where they parted",
         because=(_now_text(graph),),
         fix=_SKIPPED_FIX,
         alternatives=(Alternative("collective-mismatch", "possible", "the calls may differ in size or kind"),),

@@ -38,14 +38,14 @@ def explain_missing(graph: WaitGraph, evidence: Evidence) -> Finding | None:
                 doing=f"{absent} never started",
             ),
         ),
-        summary=f"{absent} of the declared world of {declared} was never started: the job has {evidence.world_size} ranks, "
-        f"and all of them wait at {at}",
+        summary=f"{absent} of the declared world of {declared} was never started: "
+        f"the job has {evidence.world_size} ranks, and all of them wait at {at}",
         because=(
             f"init_process_group was told a world of {declared}; {evidence.world_size} ranks were launched",
             f"{views.ranks_text(waiting)} wait in the set-up; nobody else is coming",
         ),
         fix=(
-            "do not pass world_size and rank by hand: init_process_group() reads WORLD_SIZE and RANK, which are set right",
+            "do not pass world_size and rank by hand: init_process_group() reads WORLD_SIZE and RANK",
             f"or launch {declared} ranks: --nproc-per-node times --nnodes must be {declared}",
         ),
         references=("Lightning-AI/pytorch-lightning#20391",),

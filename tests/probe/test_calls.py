@@ -1,0 +1,248 @@
+"""Every recorded call is on the page as it was made, and a recording that fails never fails the call."""
+
+# The functions that stand for torch's are there for their parameters' names.
+# ruff: noqa: ARG001
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rankscope.evidence.model import Call
+from rankscope.evidence.pages import read_page
+from rankscope.probe.calls import CallRecorder
+from rankscope.probe.page import Page
+
+
+class Group:
+    def __init__(self, group_name: str) -> None:
+        self.group_name = group_name
+
+
+class Tensor:
+    dtype = "torch.float32"
+
+    def numel(self) -> int:
+        return 12
+
+
+def all_reduce(tensor: Any, op: str = "sum", group: Group | None = None) -> str:
+    return f"{op} of {tensor}"
+
+
+def broadcast(tensor: Any, src: int = 0, group: Group | None = None) -> None:
+    return None
+
+
+def send(tensor: Any, dst: int | None = None, group: Group | None = None, tag: int = 0) -> None:
+    return None
+
+
+def barrier(group: Group | None = None) -> None:
+    raise ConnectionError("the peer has gone")
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Page:
+    return Page(str(tmp_path / "0-1.page"), rank=0)
+
+
+@pytest.fixture
+def recorder(page: Page) -> CallRecorder:
+    return CallRecorder(page)
+
+
+def recorded(page: Page) -> list[Call]:
+    return list(read_page(Path(page.path)).progress.calls)
+
+
+def errors(page: Page) -> tuple[str, ...]:
+    return read_page(Path(page.path)).progress.probe_errors
+
+
+def line_below() -> int:
+    """The caller's next line."""
+    return sys._getframe(1).f_lineno + 1
+
+
+def test_call_is_passed_on_and_its_line_is_the_users(page: Page, recorder: CallRecorder) -> None:
+    wrapped = recorder.wrap(all_reduce)
+    tensor = Tensor()
+    line = line_below()
+    assert wrapped(tensor, op="max") == f"max of {tensor}"
+    (call,) = recorded(page)
+    assert (call.op, call.group, call.seq, call.depth) == ("all_reduce", "0", 1, 0)
+    assert (call.numel, call.dtype, call.peer) == (12, "float32", -1)
+    assert call.left_at is not None
+    assert not call.failed
+    assert (call.site[0].file, call.site[0].line) == (__file__, line)
+    assert call.site[0].function == test_call_is_passed_on_and_its_line_is_the_users.__name__
+    assert call.site[0].user
+    assert call.thread == threading.get_native_id()
+
+
+def test_wrapped_function_looks_like_itself(recorder: CallRecorder) -> None:
+    wrapped = recorder.wrap(broadcast)
+    assert (wrapped.__name__, wrapped.__module__, wrapped.__doc__) == ("broadcast", __name__, broadcast.__doc__)
+    assert functools.wraps(broadcast)(lambda: None).__wrapped__ is wrapped.__wrapped__  # type: ignore[attr-defined]
+
+
+def test_groups_are_counted_apart_and_peers_are_noted(page: Page, recorder: CallRecorder) -> None:
+    reduce, cast, give = recorder.wrap(all_reduce), recorder.wrap(broadcast), recorder.wrap(send)
+    pair = Group("7")
+    reduce(Tensor())
+    reduce([Tensor()], group=pair)
+    cast(Tensor(), 3, pair)
+    give(Tensor(), dst=2)
+    give(tensor=Tensor(), dst=4, group=pair)
+    reduce(Tensor())
+    seen = [(call.op, call.group, call.seq, call.peer, call.numel) for call in recorded(page)]
+    assert seen == [
+        ("all_reduce", "0", 1, -1, 12),
+        ("all_reduce", "7", 1, -1, 12),
+        ("broadcast", "7", 2, 3, 12),
+        ("send", "0", 0, 2, 12),
+        ("send", "7", 0, 4, 12),
+        ("all_reduce", "0", 2, -1, 12),
+    ]
+
+
+def test_calls_inside_calls_are_deeper_and_not_counted(page: Page, recorder: CallRecorder) -> None:
+    inner = recorder.wrap(all_reduce)
+
+    def all_gather_object(value: Any, group: Group | None = None) -> None:
+        inner(Tensor())
+        inner(Tensor())
+
+    recorder.wrap(all_gather_object)("x")
+    inner(Tensor())
+    assert [(call.op, call.depth, call.seq) for call in recorded(page)] == [
+        ("all_gather_object", 0, 1),
+        ("all_reduce", 1, 0),
+        ("all_reduce", 1, 0),
+        ("all_reduce", 0, 2),
+    ]
+    assert all(call.left_at is not None for call in recorded(page))
+
+
+def test_depth_is_counted_for_each_thread(page: Page, recorder: CallRecorder) -> None:
+    wrapped = recorder.wrap(all_reduce)
+
+    def outer(group: Group | None = None) -> None:
+        thread = threading.Thread(target=wrapped, args=(Tensor(),))
+        thread.start()
+        thread.join()
+
+    recorder.wrap(outer)()
+    first, second = recorded(page)
+    assert (first.depth, second.depth) == (0, 0)
+    assert first.thread != second.thread
+
+
+def test_failing_call_is_marked_and_its_error_passes_through(page: Page, recorder: CallRecorder) -> None:
+    wrapped = recorder.wrap(barrier)
+    with pytest.raises(ConnectionError, match="the peer has gone"):
+        wrapped()
+    recorder.wrap(all_reduce)(Tensor())
+    failed, good = recorded(page)
+    assert (failed.op, failed.failed, failed.left_at is not None) == ("barrier", True, True)
+    assert (good.depth, good.failed) == (0, False)
+
+
+@pytest.mark.parametrize("signal_like", [KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_call_left_by_an_interrupt_is_left(
+    page: Page, recorder: CallRecorder, signal_like: type[BaseException]
+) -> None:
+    def all_to_all(tensor: Any, group: Group | None = None) -> None:
+        raise signal_like
+
+    with pytest.raises(signal_like):
+        recorder.wrap(all_to_all)(Tensor())
+    (call,) = recorded(page)
+    assert call.failed
+    assert call.left_at is not None
+
+
+def test_open_call_is_on_the_page_while_it_lasts(page: Page, recorder: CallRecorder) -> None:
+    def barrier(group: Group | None = None) -> list[Call]:
+        return recorded(page)
+
+    (call,) = recorder.wrap(barrier)()
+    assert (call.op, call.left_at) == ("barrier", None)
+
+
+def test_methods_and_plain_functions_carry_a_note(page: Page, recorder: CallRecorder) -> None:
+    class Store:
+        def get(self, key: str) -> bytes:
+            return key.encode()
+
+    recorder.wrap_method(Store, "get", lambda _store, key="", *_rest: str(key))
+    assert Store().get("worker/3") == b"worker/3"
+    plain: Callable[[], int] = recorder.wrap_plain(lambda: 1 // 0, "backward")
+    with pytest.raises(ZeroDivisionError):
+        plain()
+    stored, backward = recorded(page)
+    assert (stored.op, stored.note, stored.group, stored.failed) == ("Store.get", "worker/3", "", False)
+    assert (backward.op, backward.failed) == ("backward", True)
+
+
+def test_wrapper_for_torchs_own_wrapper_keeps_its_place_in_tracebacks(recorder: CallRecorder) -> None:
+    wrapped = recorder.wrap(barrier, like=line_below.__code__)
+    with pytest.raises(ConnectionError) as caught:
+        wrapped()
+    own = caught.traceback[1]
+    assert (str(own.path), own.lineno + 1) == (__file__, line_below.__code__.co_firstlineno + 3)
+
+
+class Unreadable:
+    @property
+    def dtype(self) -> str:
+        raise RuntimeError("this tensor does not like to be looked at")
+
+
+def test_recording_that_fails_never_fails_the_call(page: Page, recorder: CallRecorder) -> None:
+    wrapped = recorder.wrap(all_reduce)
+    assert wrapped(Unreadable()).startswith("sum of")
+    assert wrapped(Tensor()).startswith("sum of")
+    assert recorded(page) == []
+    (told,) = errors(page)
+    assert "all_reduce" in told
+    assert "does not like" in told
+
+
+def test_page_that_cannot_be_written_never_fails_the_call(
+    page: Page, recorder: CallRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrapped = recorder.wrap(all_reduce)
+    wrapped(Tensor())
+
+    def broken(*_arguments: Any) -> int:
+        raise ValueError("mmap closed or invalid")
+
+    monkeypatch.setattr(page, "leave", broken)
+    assert wrapped(Tensor()).startswith("sum of")
+    monkeypatch.setattr(page, "enter", broken)
+    assert wrapped(Tensor()).startswith("sum of")
+    assert not recorder.enabled
+    assert any("mmap closed" in error for error in errors(page))
+
+
+@pytest.mark.slow
+def test_recorded_call_costs_little(recorder: CallRecorder) -> None:
+    """A bound against accidents, not a measurement."""
+    wrapped = recorder.wrap(all_reduce)
+    tensor, count = Tensor(), 5000
+    best = float("inf")
+    for _ in range(5):
+        begin = time.perf_counter()
+        for _ in range(count):
+            wrapped(tensor)
+        best = min(best, (time.perf_counter() - begin) / count)
+    assert best < 15e-6
