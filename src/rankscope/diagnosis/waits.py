@@ -17,9 +17,33 @@ SETTLED_S = 0.4
 
 
 _OUTSIDE = frozenset(
-    ("nanosleep", "clock_nanosleep", "pause", "read", "readv", "write", "recvfrom", "recvmsg", "sendto", "sendmsg")
-    + ("connect", "accept", "accept4", "wait4", "waitid", "flock", "fcntl", "open", "openat", "fsync", "fdatasync")
-    + ("select", "pselect6", "epoll_wait", "epoll_pwait")
+    {
+        "nanosleep",
+        "clock_nanosleep",
+        "pause",
+        "read",
+        "readv",
+        "write",
+        "recvfrom",
+        "recvmsg",
+        "sendto",
+        "sendmsg",
+        "connect",
+        "accept",
+        "accept4",
+        "wait4",
+        "waitid",
+        "flock",
+        "fcntl",
+        "open",
+        "openat",
+        "fsync",
+        "fdatasync",
+        "select",
+        "pselect6",
+        "epoll_wait",
+        "epoll_pwait",
+    }
 )
 """System calls in which a thread waits for something other than a collective or its device."""
 
