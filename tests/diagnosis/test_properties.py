@@ -173,7 +173,7 @@ def _on_its_way(seen: RankEvidence, now: float, slowness: float) -> RankEvidence
         last_enqueued=newest,
         stacks=waiting if site else at_work,
         processes=make.process("futex") if site else make.process(cpu=0.5, state="R"),
-        still_for_s=100.0 if site else 0.0,
+        still_for_s=make.NOW - calls[-1].entered_at if site else 0.0,
     )
 
 

@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rankscope.diagnosis.verdict import Alternative, Culprit, Verdict, Where
-from rankscope.report.phrases import duration, plain, rank_list, rank_names
+from rankscope.diagnosis.views import rank_list, ranks_text
+from rankscope.report.phrases import duration, plain
 from rankscope.report.terminal import MOST_LINES, render, use_color
 
 HANG = Verdict(
@@ -226,7 +227,7 @@ def test_colour_follows_the_usual_variables(
     ],
 )
 def test_ranks_are_written_as_ranges(ranks: list[int], text: str) -> None:
-    assert rank_names(ranks) == text
+    assert ranks_text(ranks) == text
 
 
 def test_very_many_separate_ranks_are_counted() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rankscope.diagnosis import views
 from rankscope.diagnosis.finding import Finding
 from rankscope.diagnosis.rules.deadlock import explain_deadlock
@@ -10,17 +12,26 @@ from rankscope.diagnosis.rules.set_up import explain_missing
 from rankscope.diagnosis.rules.standing import explain_standing
 from rankscope.diagnosis.verdict import Verdict
 from rankscope.diagnosis.waits import WaitGraph, build_graph
-from rankscope.evidence.model import Evidence, RaisedException, RankEvidence
+from rankscope.evidence.model import Evidence, Exit, RaisedException, RankEvidence
 
 
 def diagnose(evidence: Evidence) -> Verdict:
     """Always a verdict; `ok` where nothing is wrong with what was seen."""
-    endings = explain_endings(evidence)
-    graph = build_graph(evidence, failed=endings.victims)
-    finding = _find(evidence, endings, graph)
+    seen = replace(evidence, ranks=tuple(sorted(map(_as_ended, evidence.ranks), key=lambda rank: rank.rank)))
+    endings = explain_endings(seen)
+    graph = build_graph(seen, failed=endings.victims)
+    finding = _find(seen, endings, graph)
     if finding is None:
         return _fine(evidence)
     return _verdict(finding, evidence, graph, endings)
+
+
+def _as_ended(seen: RankEvidence) -> RankEvidence:
+    """A rank whose exception nobody caught is over, even while its interpreter still cleans up, or hangs in that."""
+    uncaught = [error for error in seen.exceptions if error.source == "hook"]
+    if seen.exit is not None or not uncaught:
+        return seen
+    return replace(seen, exit=Exit(code=1, at=uncaught[-1].at or seen.started_at, by_launcher=False))
 
 
 def _find(evidence: Evidence, endings: Endings, graph: WaitGraph) -> Finding | None:
@@ -64,8 +75,8 @@ def _same_error(seen: RankEvidence, errors: list[RaisedException]) -> bool:
 def _standing(evidence: Evidence, graph: WaitGraph, endings: Endings) -> Finding | None:
     """Living ranks that wait for nobody while others wait for them."""
     roots = graph.roots()
-    if not roots and not graph.waiting():
-        return _all_still(evidence)
+    if not roots:
+        return _all_wait(evidence, graph) if graph.waiting() else _all_still(evidence)
     found = []
     for rank in roots:
         state = graph.states[rank]
@@ -82,6 +93,35 @@ def _standing(evidence: Evidence, graph: WaitGraph, endings: Endings) -> Finding
     if endings.victims and first.outcome == "slow":
         return _timed_out(first, endings)
     return _merged(first, [finding for finding in stuck[1:] if finding.cause == first.cause])
+
+
+def _all_wait(evidence: Evidence, graph: WaitGraph) -> Finding | None:
+    """Every living rank waits, and what is known does not say for whom: said after the threshold, without blame."""
+    living = [seen for seen in evidence.ranks if seen.exit is None]
+    limit = evidence.stall_after_s
+    still = [seen.still_for_s for seen in living if seen.still_for_s is not None]
+    if limit is None or len(still) < len(living) or min(still, default=0.0) < limit:
+        return None
+    if set(graph.waiting()) != {seen.rank for seen in living}:
+        return None
+    places: dict[str, list[int]] = {}
+    for rank in graph.waiting():
+        wait = graph.states[rank].wait
+        if wait is not None:
+            at = views.place(views.where(wait.site[0])) if wait.site else "torch's own code"
+            places.setdefault(f"{wait.op} at {at}", []).append(rank)
+    parts = [f"{views.ranks_text(ranks)} {views.verb(ranks, 'wait')} in {call}" for call, ranks in places.items()]
+    return Finding(
+        outcome="hang",
+        cause="collective-skipped" if len(places) > 1 else "comm-error",
+        certainty="possible",
+        culprits=(),
+        summary="all ranks wait for each other: " + "; ".join(parts),
+        because=(f"nothing has moved for {min(still):.0f} s", *parts),
+        fix=("start the job with the probe: the sequence of collectives then shows where the ranks parted",)
+        if any(seen.progress is None for seen in living)
+        else ("look at the network between the hosts of these ranks",),
+    )
 
 
 def _merged(first: Finding, more: list[Finding]) -> Finding:

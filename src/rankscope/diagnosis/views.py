@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 
 from rankscope.diagnosis.verdict import Culprit, ProcessKind, Where
 from rankscope.evidence.model import ChildProcess, Frame, ProcessSample, RankEvidence, StackSample, Thread
@@ -90,22 +91,26 @@ def rank_culprit(rank: RankEvidence, doing: str, at: Where | None, process: Proc
     return Culprit(rank=rank.rank, host=rank.host, pid=rank.pid, process=process, where=at, doing=doing)
 
 
-def ranks_text(ranks: tuple[int, ...] | list[int]) -> str:
-    """`rank 3`, `ranks 0-2, 5`."""
-    ordered = sorted(set(ranks))
-    if len(ordered) == 1:
-        return f"rank {ordered[0]}"
+def rank_list(ranks: Iterable[int], most: int = 12) -> str:
+    """`0-2, 4`; after `most` pieces, how many are left out."""
     runs: list[list[int]] = []
-    for number in ordered:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
+    for rank in sorted(set(ranks)):
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
         else:
-            runs.append([number])
-    parts = [
-        str(run[0]) if len(run) == 1 else f"{run[0]}, {run[1]}" if len(run) == 2 else f"{run[0]}-{run[-1]}"
-        for run in runs
-    ]
-    return "ranks " + ", ".join(parts)
+            runs.append([rank])
+    # Two neighbours read better as two.
+    runs = [piece for run in runs for piece in ([run] if len(run) > 2 else [[rank] for rank in run])]
+    pieces = [f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
+    if len(pieces) <= most:
+        return ", ".join(pieces)
+    return f"{', '.join(pieces[:most])} and {sum(map(len, runs[most:]))} more"
+
+
+def ranks_text(ranks: Iterable[int]) -> str:
+    """`rank 3`, or `ranks 0-2, 4`."""
+    known = sorted(set(ranks))
+    return f"rank {known[0]}" if len(known) == 1 else f"ranks {rank_list(known)}"
 
 
 def verb(ranks: tuple[int, ...] | list[int], word: str) -> str:

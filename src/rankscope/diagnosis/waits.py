@@ -177,7 +177,30 @@ def _find_wait(seen: RankEvidence, timeline: Timeline, evidence: Evidence) -> Wa
     if pending and still and _stands_in_torch(seen) and evidence.collected_at - pending[0].at >= SETTLED_S:
         # Issued from C++ or long ago, and awaited by a synchronisation that is no recorded call.
         return _wait_for_event(pending[0], seen, calls, firm=views.same_stack(seen) is True)
-    return None
+    return _wait_by_stack(seen) if seen.progress is None else None
+
+
+def _wait_by_stack(seen: RankEvidence) -> Wait | None:
+    """Without the probe: the function of torch.distributed that the stack stands in. It proves nothing by itself."""
+    thread = views.newest_main_thread(seen)
+    if thread is None or views.same_stack(seen) is False:
+        return None
+    entered = [frame for frame in thread.frames if "/torch/distributed/distributed_c10d.py" in frame.file]
+    frames = views.python_frames(thread.frames)
+    # Still inside torch may be a collective that C++ made, in a backward pass or under DDP: it must not be blamed.
+    inside_torch = bool(frames) and "/torch/" in frames[0].file and not views.moving(seen) and _stands_in_torch(seen)
+    if not entered and not inside_torch:
+        return None
+    return Wait(
+        op=entered[-1].function.rpartition(".")[2] if entered else "torch",
+        group="0",
+        seq=0,
+        called=0,
+        peer=-1,
+        since=seen.stacks[0].at,
+        site=tuple(frame for frame in thread.frames if frame.user),
+        firm=False,
+    )
 
 
 def _wait_in_call(

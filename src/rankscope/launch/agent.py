@@ -20,6 +20,8 @@ from rankscope.report import live
 
 _GRACE_AFTER_CTRL_C_S = 5
 _GRACE_OF_THE_STUCK_S = 5
+_SAME_SIGNAL_S = 0.5
+"""`timeout` and schedulers send a signal to the process and to its group: that is one request, not two."""
 
 
 class ScopeAgent(LocalElasticAgent):
@@ -29,6 +31,7 @@ class ScopeAgent(LocalElasticAgent):
         super().__init__(*args, **kwargs)
         self._supervisor = supervisor
         self._job = job
+        self._signalled_at = 0.0
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         become_subreaper()
@@ -82,12 +85,16 @@ class ScopeAgent(LocalElasticAgent):
                 signal.signal(number, self._signalled)
 
     def _signalled(self, number: int, _frame: Any) -> None:
+        now = time.monotonic()
+        if self._supervisor.interrupted_by is not None and now - self._signalled_at < _SAME_SIGNAL_S:
+            return
         if self._supervisor.interrupted_by is not None:
             live.say("stopped at once")
             kill_descendants(os.getpid())
             self._job.poll()
             self._supervisor.write(self._supervisor.verdict())
             os._exit(128 + number)
+        self._signalled_at = now
         self._supervisor.interrupted(number)
         live.say(f"{signal.Signals(number).name}: taking a last look, then stopping the ranks (again: stop at once)")
         raise SignalException(f"process {os.getpid()} got signal {number}", signal.Signals(number))

@@ -86,8 +86,7 @@ def _launch(
     from rankscope.launch.logs import PumpLogs
 
     if "LOGLEVEL" not in os.environ:
-        # What elastic would log of failures and stops, the verdict says better.
-        logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+        _quieten_elastic()
     if chosen.torch.logs_specs is None:
         copies = {
             "stdout": list(getattr(config, "duplicate_stdout_filters", None) or ()),
@@ -112,6 +111,13 @@ def _launch(
         supervisor.finish()
         job.pump.finish(5.0)
     return None
+
+
+def _quieten_elastic() -> None:
+    """What elastic would log of failures and stops, the verdict says better. Each of its loggers has its own level."""
+    for name in list(logging.root.manager.loggerDict):
+        if name.startswith("torch.distributed.elastic"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def _log_folder(run_folder: Path, chosen: options.RunOptions) -> Path:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import unicodedata
-from collections.abc import Iterable
 
 _ESCAPES = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # colours and cursor moves
@@ -21,28 +20,6 @@ def plain(text: str) -> str:
         return " ".join(text.split())
     text = _ESCAPES.sub("", text)
     return " ".join("".join(_visible(character) for character in text).split())
-
-
-def rank_list(ranks: Iterable[int], most: int = 12) -> str:
-    """`0-2, 4`; after `most` pieces, how many are left out."""
-    runs: list[list[int]] = []
-    for rank in sorted(set(ranks)):
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
-    # Two neighbours read better as two.
-    runs = [piece for run in runs for piece in ([run] if len(run) > 2 else [[rank] for rank in run])]
-    pieces = [f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
-    if len(pieces) <= most:
-        return ", ".join(pieces)
-    return f"{', '.join(pieces[:most])} and {sum(map(len, runs[most:]))} more"
-
-
-def rank_names(ranks: Iterable[int]) -> str:
-    """`rank 3`, or `ranks 0-2, 4`."""
-    known = sorted(set(ranks))
-    return f"rank {known[0]}" if len(known) == 1 else f"ranks {rank_list(known)}"
 
 
 def duration(seconds: float) -> str:

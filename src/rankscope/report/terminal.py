@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from rankscope.diagnosis.verdict import Culprit, Outcome, Verdict
-from rankscope.report.phrases import duration, plain, rank_names, short_path
+from rankscope.diagnosis.views import ranks_text
+from rankscope.report.phrases import duration, plain, short_path
 
 MOST_LINES = 20
 _LEAST_WIDTH = 40
@@ -87,7 +88,7 @@ def _parts(verdict: Verdict, folder: str) -> list[_Part]:
     others = [f"{item.cause} ({item.certainty}): {item.because}" for item in verdict.alternatives[:2]]
     return [
         _Part("culprit", tuple(_culprit_texts(verdict.culprits))),
-        _Part("victims", (rank_names(verdict.victims),) if verdict.victims else ()),
+        _Part("victims", (ranks_text(verdict.victims),) if verdict.victims else ()),
         _Part("because", _texts(verdict.because[:6])),
         _Part("fix", _texts(verdict.fix[:3])),
         _Part("also possible", _texts(others)),
@@ -135,7 +136,7 @@ def _who(group: list[Culprit]) -> str:
 
 
 def _kind(process: str, ranks: list[int]) -> str:
-    names = rank_names(ranks) if ranks else None
+    names = ranks_text(ranks) if ranks else None
     if process == "launcher":
         return "the launcher"
     if process == "dataloader-worker":

@@ -60,6 +60,7 @@ def main():
     args = parser.parse_args()
 
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)  # rank 0 keeps the store, as without a launcher
     warm_up(1.5)
     server, port = agree_on_port(args.folder, rank)
     print(f"rank {rank} of {world} connects", flush=True)

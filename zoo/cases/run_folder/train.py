@@ -13,11 +13,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def describe(rank):
-    """What the run was made with; the first local rank has it from its cache."""
+    """What the run was made with. The inventory service answers one rank after the other."""
     facts = {"torch": torch.__version__, "python": platform.python_version()}
-    if rank > 0:
-        time.sleep(0.4 * rank)
-        facts["threads"] = torch.get_num_threads()
+    time.sleep(0.5 * (rank + 1))
+    facts["threads"] = torch.get_num_threads()
     return facts
 
 
