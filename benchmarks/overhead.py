@@ -163,6 +163,7 @@ def run_once(launcher: str, pair: int, script: Path, *, steps: int, width: int) 
         "rankscope": [sys.executable, "-m", "rankscope", "run", "--run-dir", str(folder / "run")],
     }[launcher]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)  # Users have compiled modules of both; the first pair makes them.
     time.sleep(PAUSE_S)
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     options = ["--nproc-per-node", str(RANKS)]
