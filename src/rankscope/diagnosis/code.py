@@ -91,16 +91,31 @@ class CodeReader:
         return None
 
     def left_loop(self, inside: tuple[Frame, ...], outside: tuple[Frame, ...]) -> tuple[Frame, int] | None:
-        """The loop (frame, first line) that one stack stands in and the other has left, in the same function."""
-        for frame in inside:
-            for first, last in self.around(frame).loops:
-                for other in outside:
-                    if other.file == frame.file and other.function == frame.function:
-                        if other.line > last:
-                            return frame, first
-                        if first <= other.line <= last:
-                            return None
+        """The loop (frame, first line) that one stack stands in and the other has left, and can only have left by its
+        end: the call it is at now depends on no condition."""
+        for depth, frame in enumerate(inside):
+            for at, other in enumerate(outside):
+                if other.file != frame.file or other.function != frame.function:
+                    continue
+                if any(self.around(each).guards or self.around(each).passes for each in outside[:at]):
+                    return None
+                if self._depends(other, frame):
+                    return None
+                for first, last in self.around(frame).loops:
+                    if other.line > last:
+                        return frame, first
+                # The loop may lie in a function that the one is still in and the other has returned from.
+                if other.line > frame.line:
+                    for callee in inside[:depth]:
+                        for first, _ in self.around(callee).loops:
+                            return callee, first
+                return None
         return None
+
+    def _depends(self, frame: Frame, other: Frame) -> bool:
+        """Whether a line depends on a condition that does not also hold the other line."""
+        shared = {(branch.node, branch.side) for branch in self.around(other).guards}
+        return any((branch.node, branch.side) not in shared for branch in self.around(frame).guards)
 
 
 @lru_cache(maxsize=64)

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from rankscope.diagnosis import views
 from rankscope.diagnosis.finding import Finding
-from rankscope.diagnosis.rules.deadlock import explain_deadlock
+from rankscope.diagnosis.rules.deadlock import explain_deadlock, explain_paired_call
 from rankscope.diagnosis.rules.endings import Endings, explain_endings, explain_exception, explain_left
-from rankscope.diagnosis.rules.set_up import explain_missing
+from rankscope.diagnosis.rules.set_up import explain_group_creation, explain_missing
 from rankscope.diagnosis.rules.standing import explain_standing
 from rankscope.diagnosis.verdict import Verdict
 from rankscope.diagnosis.waits import WaitGraph, build_graph
@@ -42,8 +42,14 @@ def _find(evidence: Evidence, endings: Endings, graph: WaitGraph) -> Finding | N
         return hidden
     left = [seen for seen in evidence.ranks if seen.rank in endings.left and graph.waiters_of(seen.rank)]
     if left:
+        paired = explain_paired_call(graph, evidence, "proven")
+        if paired is not None:
+            return paired
         first = min(left, key=lambda seen: seen.exit.at if seen.exit is not None else 0.0)
         return explain_left(first, evidence, graph.waiters_of(first.rank))
+    groups = explain_group_creation(graph)
+    if groups is not None:
+        return groups
     if graph.deadlocked:
         return explain_deadlock(graph, evidence)
     missing = explain_missing(graph, evidence)
@@ -90,6 +96,9 @@ def _standing(evidence: Evidence, graph: WaitGraph, endings: Endings) -> Finding
         return _broken(evidence, endings) if endings.victims else None
     stuck = [finding for finding in found if finding.outcome == "hang"] or found
     first = stuck[0]
+    paired = explain_paired_call(graph, evidence, first.certainty) if first.outcome == "hang" else None
+    if paired is not None:
+        return paired
     if endings.victims and first.outcome == "slow":
         return _timed_out(first, endings)
     return _merged(first, [finding for finding in stuck[1:] if finding.cause == first.cause])

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rankscope.diagnosis import views
 from rankscope.diagnosis.code import CodeReader
-from rankscope.diagnosis.timeline import Event
+from rankscope.diagnosis.timeline import Event, calls_timeline
 from rankscope.diagnosis.waits import State, members_of
 from rankscope.evidence.model import Frame
 
 Site = tuple[tuple[str, int], ...]
 
-_ON_RANK = 10
-_CONDITION = 4
-_MINORITY = 2
-_NOVEL = 1
+_ON_RANK = 10.0
+"""The call is reserved for some ranks, or some ranks return before it: the source says who."""
+_MINORITY = 4.0
+_WAY_PAST = 3.0
+"""A condition on data lets a rank skip the call, as `if not valid: continue` does."""
+_CONDITION = 1.5
+"""The call depends on a condition on data: that alone does not say which side was right."""
+_NOVEL = 1.0
+_DECISIVE = 2.0
+"""By how much the weightier side must lead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +51,8 @@ class Blame:
     """Empty where the evidence does not tell the sides apart."""
     extra: bool
     """They made a call that the others did not make; otherwise they passed by one."""
+    reserved: bool
+    """A condition on the rank in the source decided it."""
     reasons: tuple[str, ...]
 
 
@@ -61,6 +69,12 @@ def find_divergence(group: str, states: dict[int, State]) -> Divergence | None:
     ]
     if len(members) < 2:
         return None
+    if len({state.timeline.recorded for state in members if state.timeline is not None}) > 1:
+        # The recorder of an ended rank is gone with it: compare what all of them wrote down themselves.
+        members = [_by_calls(state) for state in members]
+        members = [state for state in members if state.timeline is not None and state.timeline.events.get(group)]
+        if len(members) < 2:
+            return None
     last = max(_newest(state, group) for state in members)
     first = max(_oldest(state, group) for state in members)
     place: int | None = None
@@ -71,6 +85,11 @@ def find_divergence(group: str, states: dict[int, State]) -> Divergence | None:
     if place is None:
         return None
     return Divergence(group=group, seq=place, sides=_sides(place, group, members), agreed=max(0, place - first))
+
+
+def _by_calls(state: State) -> State:
+    assert state.seen is not None
+    return replace(state, timeline=calls_timeline(state.seen))
 
 
 def _newest(state: State, group: str) -> int:
@@ -133,12 +152,16 @@ def blame(divergence: Divergence, states: dict[int, State], code: CodeReader) ->
     extra: dict[int, bool] = {}
     for index in range(len(sides)):
         scores[index], reasons[index], extra[index] = _score(index, divergence, states, code)
-    best = max(scores.values())
-    leaders = [index for index, score in scores.items() if score == best]
-    if len(leaders) != 1:
-        return Blame(ranks=(), extra=False, reasons=())
-    leader = leaders[0]
-    return Blame(ranks=sides[leader].ranks, extra=extra[leader], reasons=tuple(reasons[leader]))
+    order = sorted(scores, key=lambda index: -scores[index])
+    if scores[order[0]] - scores[order[1]] < _DECISIVE:
+        return Blame(ranks=(), extra=False, reserved=False, reasons=())
+    leader = order[0]
+    return Blame(
+        ranks=sides[leader].ranks,
+        extra=extra[leader],
+        reserved=scores[leader] >= _ON_RANK,
+        reasons=tuple(reasons[leader]),
+    )
 
 
 def _score(
@@ -194,11 +217,11 @@ def _for_passing_by(others: list[Side], code: CodeReader) -> tuple[float, list[s
         if found is None:
             continue
         frame, branch = found
-        weight = _ON_RANK if branch.on_rank else _CONDITION
+        weight = _ON_RANK if branch.on_rank else _WAY_PAST
         # A call that is itself reserved for some ranks is no call the others should have made.
         guarded = code.guard(other.site)
         if guarded is not None and guarded[1].on_rank:
-            weight = 0
+            weight = 0.0
         if weight > best[0]:
             name = frame.file.rsplit("/", 1)[-1]
             best = (

@@ -74,14 +74,25 @@ class Timeline:
 
 
 def build_timeline(rank: RankEvidence) -> Timeline:
+    """By the flight recorder where it could be read, else by the probe's calls."""
+    if not rank.collectives:
+        return calls_timeline(rank)
     calls = rank.progress.calls if rank.progress is not None else ()
+    return _from_recorder(rank, calls, _called(calls))
+
+
+def calls_timeline(rank: RankEvidence) -> Timeline:
+    """By the probe's calls alone: they outlive the rank, but do not hold what C++ issued by itself."""
+    calls = rank.progress.calls if rank.progress is not None else ()
+    return _from_calls(rank, calls, _called(calls))
+
+
+def _called(calls: tuple[Call, ...]) -> dict[str, int]:
     called: dict[str, int] = {}
     for call in calls:
         if call.seq > 0:
             called[call.group] = max(called.get(call.group, 0), call.seq)
-    if rank.collectives:
-        return _from_recorder(rank, calls, called)
-    return _from_calls(rank, calls, called)
+    return called
 
 
 def _from_recorder(rank: RankEvidence, calls: tuple[Call, ...], called: dict[str, int]) -> Timeline:

@@ -128,6 +128,30 @@ def build_graph(evidence: Evidence, failed: Collection[int] = ()) -> WaitGraph:
     return WaitGraph(states=states, edges=edges, absent=absent, deadlocked=_deadlocked(states, edges))
 
 
+def innermost_knot(graph: WaitGraph) -> frozenset[int]:
+    """Deadlocked ranks that all wait for each other and for no other deadlocked rank: where it began. The rest of the
+    deadlocked ones only wait for these."""
+    reach: dict[int, frozenset[int]] = {}
+
+    def reachable(start: int) -> frozenset[int]:
+        found: set[int] = set()
+        queue = [start]
+        while queue:
+            for target in graph.edges[queue.pop()] & graph.deadlocked:
+                if target not in found:
+                    found.add(target)
+                    queue.append(target)
+        return frozenset(found)
+
+    smallest = frozenset(graph.deadlocked)
+    for rank in sorted(graph.deadlocked):
+        if rank in smallest:
+            reach[rank] = reachable(rank)
+            if rank in reach[rank] and len(reach[rank]) < len(smallest):
+                smallest = reach[rank]
+    return smallest
+
+
 def _deadlocked(states: dict[int, State], edges: dict[int, frozenset[int]]) -> frozenset[int]:
     """The largest set of firmly waiting ranks each of which waits for an ended rank or for one of the set."""
     ended = {rank for rank, state in states.items() if state.kind == "ended"}
@@ -342,9 +366,20 @@ def _has_set_up(other: State, waiter: State, op: str) -> bool:
     progress = other.seen.progress if other.seen is not None else None
     if progress is None or other.kind == "ended":
         return False
-    if op in ("init_process_group", "_store_based_barrier") and progress.declared_world:
+    if op in ("init_process_group", "_store_based_barrier"):
+        return progress.declared_world > 0
+    mine, theirs = groups_made(waiter), groups_made(other)
+    number = len(mine) - 1
+    if number < 0:
         return True
-    mine = waiter.seen.progress if waiter.seen is not None else None
-    made = sum(call.op == op and call.depth == 0 for call in progress.calls)
-    wanted = sum(call.op == op and call.depth == 0 for call in mine.calls) if mine is not None else 1
-    return made >= wanted
+    members = mine[number]
+    if members not in ("", "all") and str(other.rank) not in members.split(","):
+        return True  # no member: nobody waits for it
+    return number < len(theirs) and theirs[number] == members
+
+
+def groups_made(state: State) -> tuple[str, ...]:
+    """The members of each process group that the rank has asked for, in order: all ranks must ask for the same."""
+    progress = state.seen.progress if state.seen is not None else None
+    calls = progress.calls if progress is not None else ()
+    return tuple(call.note for call in calls if call.op in ("new_group", "split_group") and call.depth == 0)

@@ -102,7 +102,9 @@ def stack_of_fatal_error(text: str) -> tuple[Frame, ...]:
     current = [thread for thread in threads if thread.active]
     if current:
         return current[0].frames
-    return threads[0].frames if len(threads) == 1 else ()
+    # A native thread ended the process: the program itself is the thread whose outermost frame is the script.
+    scripts = [thread for thread in threads if thread.frames and thread.frames[-1].function == "<module>"]
+    return scripts[0].frames if len(scripts) == 1 else ()
 
 
 def _sample(program: str, pid: int, native: bool, timeout_s: float, deadline: float) -> StackSample | str:

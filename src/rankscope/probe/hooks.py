@@ -69,8 +69,10 @@ class TorchHooks:
         calls.wrap_method(Store, "get", lambda _store, key="", *_rest, **_kwargs: str(key))
         calls.before("init_process_group", self._init_begins)
         self._follow(module, "init_process_group", lambda _none: self._init_done(module))
-        for name in ("new_group", "split_group"):
-            self._follow(module, name, lambda group: self._note_group(module, group))
+        for name, members in (("new_group", _members), ("split_group", None)):
+            if hasattr(module, name):
+                setattr(module, name, calls.wrap_plain(getattr(module, name), name, members))
+                self._follow(module, name, lambda group: self._note_group(module, group))
 
     def _follow(self, module: ModuleType, name: str, then: Callable[[Any], None]) -> None:
         """Calls `then` with the result after each successful call of a function of the module."""
@@ -164,6 +166,10 @@ class TorchHooks:
 
 def _number(text: str | None, otherwise: int) -> int:
     return int(text) if text is not None and text.lstrip("-").isdigit() else otherwise
+
+
+def _members(ranks: Any = None, *_rest: Any, **_kwargs: Any) -> str:
+    return "all" if ranks is None else ",".join(map(str, sorted(ranks)))
 
 
 def _first(keys: Any) -> str:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 from rankscope.diagnosis import views
 from rankscope.diagnosis.code import CodeReader
 from rankscope.diagnosis.divergence import Blame, Divergence, Side, blame, find_divergence
 from rankscope.diagnosis.finding import Finding
+from rankscope.diagnosis.rules.messages_crossed import messages_crossed
 from rankscope.diagnosis.timeline import POINT_TO_POINT
-from rankscope.diagnosis.verdict import Alternative, Culprit, Where
-from rankscope.diagnosis.waits import State, WaitGraph
+from rankscope.diagnosis.verdict import Alternative, Certainty, Culprit, Where
+from rankscope.diagnosis.waits import State, WaitGraph, innermost_knot
 from rankscope.evidence.model import Evidence, Frame
 
 _SKIPPED_FIX = (
@@ -36,12 +38,13 @@ _UNEVEN_FIX = (
 def explain_deadlock(graph: WaitGraph, evidence: Evidence) -> Finding:
     """For a graph whose `deadlocked` is not empty and holds no rank that waits for an ended one."""
     code = CodeReader(evidence)
-    crossed = _crossed_groups(graph)
+    knot = innermost_knot(graph)
+    crossed = _crossed_groups(graph, knot)
     if crossed and not _reserved_call(crossed, graph, code):
         return _order_cycle(crossed, graph)
-    groups = Counter(wait.group for rank in graph.deadlocked if (wait := graph.states[rank].wait) is not None)
-    if all(_wait_op(graph, rank) in POINT_TO_POINT for rank in graph.deadlocked):
-        return _messages_crossed(graph)
+    groups = Counter(wait.group for rank in knot if (wait := graph.states[rank].wait) is not None)
+    if all(_wait_op(graph, rank) in POINT_TO_POINT for rank in knot):
+        return messages_crossed(graph, knot)
     for group, _ in groups.most_common():
         divergence = find_divergence(group, graph.states) if group else None
         if divergence is not None and len(divergence.sides) > 1:
@@ -49,27 +52,36 @@ def explain_deadlock(graph: WaitGraph, evidence: Evidence) -> Finding:
     return _unexplained(graph)
 
 
+def explain_paired_call(graph: WaitGraph, evidence: Evidence, certainty: Certainty) -> Finding | None:
+    """An extra collective under a condition on the rank that paired with a later one of the others: since then the
+    sequences are out of step, and every rank stands on an innocent line. None where no such call was made."""
+    code = CodeReader(evidence)
+    groups = dict.fromkeys(wait.group for rank in graph.waiting() if (wait := graph.states[rank].wait) is not None)
+    for group in groups:
+        divergence = find_divergence(group, graph.states) if group else None
+        if divergence is None or any(side.event is None for side in divergence.sides):
+            continue
+        decided = blame(divergence, graph.states, code)
+        if decided.reserved and decided.extra and set(decided.ranks) <= set(graph.waiting()):
+            failed = any(seen.exit is not None and seen.exit.code for seen in evidence.ranks)
+            finding = _skipped(divergence, decided, graph)
+            return replace(finding, certainty=certainty, outcome="crash" if failed else "hang")
+    return None
+
+
 def _wait_op(graph: WaitGraph, rank: int) -> str:
     wait = graph.states[rank].wait
     return "" if wait is None else wait.op
 
 
-def _crossed_groups(graph: WaitGraph) -> dict[str, tuple[int, ...]]:
-    """Group → ranks waiting in it, where ranks of different groups wait for each other."""
-    found: dict[str, set[int]] = {}
-    for rank in graph.deadlocked:
-        for target in graph.edges[rank] & graph.deadlocked:
-            mine, theirs = graph.states[rank].wait, graph.states[target].wait
-            if mine is None or theirs is None or not mine.group or not theirs.group:
-                continue
-            if (
-                mine.group != theirs.group
-                and rank in graph.waiters_of(rank_of := target)
-                and rank_of in graph.edges[rank]
-            ):
-                found.setdefault(mine.group, set()).add(rank)
-                found.setdefault(theirs.group, set()).add(target)
-    return {group: tuple(sorted(ranks)) for group, ranks in found.items()}
+def _crossed_groups(graph: WaitGraph, knot: frozenset[int]) -> dict[str, tuple[int, ...]]:
+    """Group → ranks waiting in it, where the ranks of one knot wait in different groups."""
+    found: dict[str, list[int]] = {}
+    for rank in sorted(knot):
+        wait = graph.states[rank].wait
+        if wait is not None and wait.group and wait.op not in POINT_TO_POINT:
+            found.setdefault(wait.group, []).append(rank)
+    return {group: tuple(ranks) for group, ranks in found.items()} if len(found) > 1 else {}
 
 
 def _reserved_call(crossed: dict[str, tuple[int, ...]], graph: WaitGraph, code: CodeReader) -> bool:
@@ -141,26 +153,6 @@ def _order_cycle(crossed: dict[str, tuple[int, ...]], graph: WaitGraph) -> Findi
             Alternative("collective-skipped", "possible", "one of the calls may be missing on the other side"),
         ),
         references=("pytorch/pytorch#25390",),
-    )
-
-
-def _messages_crossed(graph: WaitGraph) -> Finding:
-    ranks = tuple(sorted(graph.deadlocked))
-    lines = tuple(
-        f"rank {rank} is in {wait.op} with rank {wait.peer} at {views.place(_standing(graph.states[rank]))}"
-        for rank in ranks
-        if (wait := graph.states[rank].wait) is not None
-    )
-    return Finding(
-        outcome="hang",
-        cause="collective-mismatch",
-        certainty="proven",
-        culprits=tuple(
-            _culprit(graph.states[r], f"in {_wait_op(graph, r)}", _standing(graph.states[r])) for r in ranks
-        ),
-        summary=f"{views.ranks_text(ranks)} send and receive in an order in which each waits for the next",
-        because=(*lines, "no rank of the circle can go on before another does"),
-        fix=("let one side of each pair send while the other receives, or use batch_isend_irecv",),
     )
 
 
@@ -315,7 +307,7 @@ def _steps(state: State) -> int:
 
 
 def ran_out(graph: WaitGraph) -> tuple[int, ...]:
-    """Ranks whose loader is exhausted while another rank's same loader gave more batches, or is not at its end."""
+    """Ranks whose loader is exhausted while another rank's same loader gave more batches."""
     loaders = {
         rank: state.seen.progress.loader
         for rank, state in graph.states.items()
@@ -326,11 +318,7 @@ def ran_out(graph: WaitGraph) -> tuple[int, ...]:
         peers = [other for number, other in loaders.items() if number != rank and other is not None]
         if loader is None or not loader.exhausted:
             continue
-        if any(
-            peer.number == loader.number
-            and (peer.batches > loader.batches or (not peer.exhausted and peer.batches >= loader.batches))
-            for peer in peers
-        ):
+        if any(peer.number == loader.number and peer.batches > loader.batches for peer in peers):
             short.append(rank)
     return tuple(short)
 

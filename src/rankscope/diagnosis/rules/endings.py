@@ -10,6 +10,7 @@ from rankscope.diagnosis.rules.deaths import explain_code, explain_signal, expla
 from rankscope.diagnosis.rules.exceptions import explain_exception, message_of, original_of
 from rankscope.diagnosis.rules.left import explain_left
 from rankscope.diagnosis.rules.messages import recognise_lines
+from rankscope.diagnosis.rules.models_differ import odd_models
 from rankscope.diagnosis.verdict import Alternative
 from rankscope.diagnosis.views import place, ranks_text
 from rankscope.evidence.model import Evidence, RaisedException, RankEvidence
@@ -57,6 +58,10 @@ def explain_endings(evidence: Evidence) -> Endings:
             origins.append(origin)
     origins, unreached = _without_unreached_masters(origins, evidence)
     victims += unreached
+    odd = odd_models(evidence)
+    if any(origin.rank.rank in odd for origin in origins):
+        victims += [origin.rank.rank for origin in origins if origin.rank.rank not in odd]
+        origins = [origin for origin in origins if origin.rank.rank in odd]
     finding: Finding | None = None
     if origins:
         finding, also = _decide(origins, tuple(victims))
