@@ -72,8 +72,7 @@ class Tree:
         self.calls.unlink(missing_ok=True)
         names = {"-m venv": "venv", "torch": "torch", "[dev]": "rankscope"}
         return [
-            next(name for mark, name in names.items() if mark in line.split("constraints.txt")[-1])
-            for line in lines
+            next(name for mark, name in names.items() if mark in line.split("constraints.txt")[-1]) for line in lines
         ]
 
     def tell(self, what: str, text: str = "") -> None:
@@ -155,9 +154,7 @@ def copy_with_recorded_commands(tree: Tree, *scripts: str) -> Path:
     ("devices", "ranks"),
     [("0,1,2", 3), ("GPU-1b2c,GPU-3d4e", 2), ("0,-1,2", 1), ("", 2), ("-1", 2)],
 )
-def test_training_starts_a_rank_for_each_visible_gpu_or_two_on_the_cpu(
-    tree: Tree, devices: str, ranks: int
-) -> None:
+def test_training_starts_a_rank_for_each_visible_gpu_or_two_on_the_cpu(tree: Tree, devices: str, ranks: int) -> None:
     record = copy_with_recorded_commands(tree, "run_training.sh")
     started = tree.run("run_training.sh", "--debug", "--save", "a file", CUDA_VISIBLE_DEVICES=devices)
     assert started.returncode == 0
@@ -249,10 +246,7 @@ def test_an_interpreter_that_is_too_old_is_refused_in_one_line(tree: Tree) -> No
     tree.tell("version", "3.9.18")
     refused = tree.set_up()
     assert refused.returncode == 1
-    assert (
-        refused.stderr
-        == f"setup: RANKSCOPE_PYTHON={tree.calls}.python is not a working Python 3.10 or newer\n"
-    )
+    assert refused.stderr == f"setup: RANKSCOPE_PYTHON={tree.calls}.python is not a working Python 3.10 or newer\n"
     assert tree.took() == []
 
 

@@ -77,9 +77,7 @@ def make_case(folder: Path, **changes: object) -> Case:
     return Case("made", folder, Expectation(**{**fields, **changes}))  # type: ignore[arg-type]
 
 
-def make_verdict(
-    *ranks: int | None, line: int = 2, file: str = "train.py", outcome: str = "hang"
-) -> GotVerdict:
+def make_verdict(*ranks: int | None, line: int = 2, file: str = "train.py", outcome: str = "hang") -> GotVerdict:
     culprits = [GotCulprit(rank, "rank", GotWhere(file, line)) for rank in ranks]
     return GotVerdict(outcome, "collective-skipped" if outcome != "ok" else None, "proven", culprits)
 
@@ -145,9 +143,7 @@ def test_report_on_a_healthy_run_is_a_false_alarm(tmp_path: Path) -> None:
 
 def test_leftover_process_and_missing_verdict_are_never_right(tmp_path: Path) -> None:
     case = make_case(tmp_path)
-    left = judge(
-        case, Observation(75, make_verdict(1), fault_at=1.0, announced_at=2.0, leftovers=("1 python",))
-    )
+    left = judge(case, Observation(75, make_verdict(1), fault_at=1.0, announced_at=2.0, leftovers=("1 python",)))
     assert left.problems == ("still running afterwards: 1 python",)
     assert not judge(case, Observation(75, None, verdict_missing="no file", fault_at=1.0)).right
 

@@ -36,12 +36,13 @@ class Incident:
     """The culprits' line, where the fault has one."""
 
     def undecided(self) -> bool:
-        """Two equal sides wait for one another, and the evidence has no source that could tell them apart."""
+        """Two equal sides wait for one another, and the evidence has no source that could tell them apart: a condition
+        on data says that the ways part there, not which of them was the right one."""
         plan = self.plan
         if plan.plant not in SIDED:
             return False
         few = 2 * len(self.culprits) < len(plan.second if plan.plant == "crossed" else plan.members(plan.group()))
-        if plan.sources and plan.plant not in EQUAL:
+        if plan.sources and plan.plant not in EQUAL and plan.plant != "extra-data":
             return bool(plan.second) and not few
         return bool(plan.second) or not few
 

@@ -252,9 +252,7 @@ def test_reads_what_torch_itself_records(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(RANK)
     command = [sys.executable, str(script), str(tmp_path)]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as rank:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as rank:
         try:
             assert rank.stdout is not None
             assert rank.stdout.readline() == b"ready\n"

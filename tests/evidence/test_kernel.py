@@ -57,9 +57,7 @@ def test_the_real_log_holds_records() -> None:
     assert all(b";" in record for record in records)
 
 
-def test_counts_the_kills_of_the_own_group_on_both_versions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_counts_the_kills_of_the_own_group_on_both_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel, "_CGROUPS", tmp_path)
     membership = "4:cpu,memory:/job/7\n0::/\n"
     (tmp_path / "memory" / "job" / "7").mkdir(parents=True)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from rankscope.evidence.mask import is_secret_name, mask_arguments, mask_code, mask_environment, mask_text
 
 # Long enough not to occur by accident in the text around it.
-SECRETS = st.text(
-    string.ascii_letters + string.digits + "/+=_.!$%&()[]{}@,;:|", min_size=10, max_size=40
-).map(lambda text: "Z9" + text)
+SECRETS = st.text(string.ascii_letters + string.digits + "/+=_.!$%&()[]{}@,;:|", min_size=10, max_size=40).map(
+    lambda text: "Z9" + text
+)
 TOKENS = st.text(string.ascii_letters + string.digits, min_size=20, max_size=40).map(lambda text: "Z9" + text)
 NAMES = st.sampled_from(
     [
@@ -95,9 +95,7 @@ def test_no_form_of_naming_it_lets_a_secret_through(name: str, secret: str, word
     assert "***" in masked
 
 
-@given(
-    TOKENS, WORDS, st.sampled_from(["hf_{}", "sk-{}", "sk-proj-{}", "ghp_{}", "Bearer {}", "github_pat_{}"])
-)
+@given(TOKENS, WORDS, st.sampled_from(["hf_{}", "sk-{}", "sk-proj-{}", "ghp_{}", "Bearer {}", "github_pat_{}"]))
 def test_what_looks_like_a_token_is_masked_wherever_it_stands(token: str, words: str, form: str) -> None:
     assert token not in mask_text(f"{words} {form.format(token)}, {words}")
 

@@ -195,9 +195,7 @@ def test_reading_a_fifo_tells_its_path(start: Start, tmp_path: Path) -> None:
 def test_opening_a_fifo_tells_its_path_even_when_relative(start: Start, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "metrics")
     pid = start("os.chdir(sys.argv[1]); os.open('metrics', os.O_RDONLY)", str(tmp_path))
-    syscall = sample_when(
-        pid, lambda s: s.syscall is not None and str(s.syscall.target).endswith("metrics")
-    ).syscall
+    syscall = sample_when(pid, lambda s: s.syscall is not None and str(s.syscall.target).endswith("metrics")).syscall
     assert syscall is not None
     assert syscall.name in {"open", "openat"}
     assert syscall.target == str(tmp_path / "metrics")
@@ -224,9 +222,7 @@ def test_descendants_come_children_first_by_both_ways(start: Start) -> None:
 
 
 def test_a_pulse_counts_the_work_of_children(start: Start) -> None:
-    pid = start(
-        "import subprocess; subprocess.Popen([sys.executable, '-S', '-c', 'while True: pass']).wait()"
-    )
+    pid = start("import subprocess; subprocess.Popen([sys.executable, '-S', '-c', 'while True: pass']).wait()")
     deadline = time.monotonic() + 10
     while (now := procfs.pulse(pid)).cpu_s < 0.3 and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -238,8 +234,7 @@ def test_a_pulse_counts_the_work_of_children(start: Start) -> None:
 
 def test_a_pulse_counts_bytes_and_memory(start: Start) -> None:
     code = (
-        "f = open('/dev/null', 'wb'); f.write(b'x' * 5_000_000); f.flush()\n"
-        "block = b'y' * 50_000_000; time.sleep(60)"
+        "f = open('/dev/null', 'wb'); f.write(b'x' * 5_000_000); f.flush()\nblock = b'y' * 50_000_000; time.sleep(60)"
     )
     pid = start(code)
     sample = sample_when(pid, lambda s: s.write_bytes >= 5_000_000 and s.rss_bytes >= 50_000_000)
@@ -276,9 +271,7 @@ def test_a_zombie_still_answers() -> None:
 
 
 def test_limits_and_open_files_are_counted(start: Start) -> None:
-    code = (
-        "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (77, 77)); n = os.dup(1); time.sleep(60)"
-    )
+    code = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (77, 77)); n = os.dup(1); time.sleep(60)"
     sample = sample_when(start(code), lambda s: s.open_files_limit == 77 and (s.open_files or 0) >= 4)
     assert sample.open_files_limit == 77
     assert sample.open_files == 4

@@ -165,9 +165,7 @@ def test_py_spy_of_a_target_folder_is_found(tmp_path: Path, monkeypatch: pytest.
     assert stacks.find_py_spy() == str(program)
 
 
-@pytest.mark.parametrize(
-    "data", [b"", b"{", b"[1]", b'[{"frames": []}]', b"null", b'[{"os_thread_id": "x"}]']
-)
+@pytest.mark.parametrize("data", [b"", b"{", b"[1]", b'[{"frames": []}]', b"null", b'[{"os_thread_id": "x"}]'])
 def test_broken_answers_are_value_errors(data: bytes) -> None:
     with pytest.raises(ValueError, match="cannot be read"):
         parse_py_spy(data, 1, None)
@@ -279,7 +277,5 @@ def test_text_without_a_dump_gives_nothing(text: str) -> None:
 
 
 def test_a_crash_outside_python_has_no_stack() -> None:
-    text = (
-        "Fatal Python error: Aborted\n\nCurrent thread 0x1 (most recent call first):\n  <no Python frame>\n"
-    )
+    text = "Fatal Python error: Aborted\n\nCurrent thread 0x1 (most recent call first):\n  <no Python frame>\n"
     assert stack_of_fatal_error(text) == ()

@@ -11,7 +11,7 @@ from rankscope.diagnosis.rules.endings import Endings, explain_endings, explain_
 from rankscope.diagnosis.rules.set_up import explain_group_creation, explain_missing
 from rankscope.diagnosis.rules.standing import explain_standing
 from rankscope.diagnosis.verdict import Verdict
-from rankscope.diagnosis.waits import WaitGraph, build_graph
+from rankscope.diagnosis.waits import WaitGraph, build_graph, just_entered
 from rankscope.evidence.model import Evidence, Exit, RaisedException, RankEvidence
 
 
@@ -45,8 +45,11 @@ def _find(evidence: Evidence, endings: Endings, graph: WaitGraph) -> Finding | N
         paired = explain_paired_call(graph, evidence, "proven")
         if paired is not None:
             return paired
-        first = min(left, key=lambda seen: seen.exit.at if seen.exit is not None else 0.0)
-        return explain_left(first, evidence, graph.waiters_of(first.rank))
+        begun = min(seen.exit.at for seen in left if seen.exit is not None)
+        # The launcher looks at its processes one after another: nearly equal times have no order.
+        together = sorted((s for s in left if s.exit is not None and s.exit.at <= begun + 1.0), key=lambda s: s.rank)
+        found = [explain_left(seen, evidence, graph.waiters_of(seen.rank)) for seen in together]
+        return _merged(found[0], [finding for finding in found[1:] if finding.cause == found[0].cause])
     groups = explain_group_creation(graph)
     if groups is not None:
         return groups
@@ -86,10 +89,10 @@ def _standing(evidence: Evidence, graph: WaitGraph, endings: Endings) -> Finding
     found = []
     for rank in roots:
         state = graph.states[rank]
-        if state.seen is None or state.kind != "elsewhere":
+        if state.seen is None or state.kind != "elsewhere" or just_entered(state.seen, evidence):
             continue
         found.append(explain_standing(state.seen, evidence, graph.waiters_of(rank)))
-    blind = [rank for rank in roots if graph.states[rank].seen is None]
+    blind = [rank for rank in roots if graph.states[rank].kind == "unknown"]
     if blind:
         return _blind(blind, graph)
     if not found:

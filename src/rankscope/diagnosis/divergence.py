@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, replace
 
 from rankscope.diagnosis import views
 from rankscope.diagnosis.code import CodeReader
-from rankscope.diagnosis.timeline import Event, calls_timeline
+from rankscope.diagnosis.timeline import POINT_TO_POINT, Event, calls_timeline
 from rankscope.diagnosis.waits import State, members_of
 from rankscope.evidence.model import Frame
 
@@ -21,6 +20,10 @@ _WAY_PAST = 3.0
 _CONDITION = 1.5
 """The call depends on a condition on data: that alone does not say which side was right."""
 _NOVEL = 1.0
+"""No rank had ever gone from the call before to this one."""
+_HABITUAL = 3.0
+"""The same, while the other side did what had been done many times."""
+_HABIT = 5
 _DECISIVE = 2.0
 """By how much the weightier side must lead."""
 
@@ -63,19 +66,12 @@ def find_divergence(group: str, states: dict[int, State]) -> Divergence | None:
     counts as agreeing when the operations match and the same lines met before.
     """
     members = [
-        states[rank]
-        for rank in sorted(members_of(group, states))
-        if rank in states and states[rank].timeline is not None and states[rank].timeline.events.get(group)  # type: ignore[union-attr]
+        states[rank] for rank in sorted(members_of(group, states)) if rank in states and _known(states[rank], group)
     ]
+    members = _comparable(members, group)
     if len(members) < 2:
         return None
-    if len({state.timeline.recorded for state in members if state.timeline is not None}) > 1:
-        # The recorder of an ended rank is gone with it: compare what all of them wrote down themselves.
-        members = [_by_calls(state) for state in members]
-        members = [state for state in members if state.timeline is not None and state.timeline.events.get(group)]
-        if len(members) < 2:
-            return None
-    last = max(_newest(state, group) for state in members)
+    last = max(_reached(state, group) for state in members)
     first = max(_oldest(state, group) for state in members)
     place: int | None = None
     for seq in range(last, first - 1, -1):
@@ -92,14 +88,40 @@ def _by_calls(state: State) -> State:
     return replace(state, timeline=calls_timeline(state.seen))
 
 
-def _newest(state: State, group: str) -> int:
+def _known(state: State, group: str) -> bool:
+    """Its place in the group's sequence is known, be it before the first."""
+    timeline = state.timeline
+    if timeline is None:
+        return False
+    progress = state.seen.progress if state.seen is not None else None
+    whole = progress is not None and (not progress.calls or progress.calls[0].index == 0)
+    return bool(timeline.events.get(group)) or (whole and not timeline.newest.get(group))
+
+
+def _comparable(members: list[State], group: str) -> list[State]:
+    """Recorder and probe count differently: where the recorder of one is lost, as with an ended rank, all are compared
+    by what they wrote down themselves. A rank of which no line is known agrees with nobody and is left out."""
+    if len({state.timeline.recorded for state in members if state.timeline is not None and state.timeline.newest}) > 1:
+        members = [state for state in map(_by_calls, members) if _known(state, group)]
+    sited = [state for state in members if _has_sites(state, group)]
+    return sited if any(state.timeline is not None and state.timeline.events.get(group) for state in sited) else members
+
+
+def _has_sites(state: State, group: str) -> bool:
+    events = state.timeline.events.get(group, {}) if state.timeline is not None else {}
+    return not events or any(event.site for event in events.values())
+
+
+def _reached(state: State, group: str) -> int:
+    """The first unfinished collective: what was issued after it, as to a GPU, has not taken place."""
     assert state.timeline is not None
-    return max(state.timeline.events[group])
+    events = state.timeline.events.get(group, {})
+    return min((seq for seq, event in events.items() if not event.done), default=max(events, default=0))
 
 
 def _oldest(state: State, group: str) -> int:
     assert state.timeline is not None
-    return min(state.timeline.events[group])
+    return min(state.timeline.events.get(group, {}), default=1)
 
 
 def _event(state: State, group: str, seq: int) -> Event | None:
@@ -137,11 +159,17 @@ def _sides(seq: int, group: str, members: list[State]) -> tuple[Side, ...]:
         Side(
             ranks=tuple(ranks),
             event=events[key],
-            site=event.site if (event := events[key]) is not None else (),
+            site=event.site if (event := events[key]) is not None else _message_site(ranks, members),
         )
         for key, ranks in found.items()
     ]
     return tuple(sorted(sides, key=lambda side: (-len(side.ranks), side.ranks)))
+
+
+def _message_site(ranks: list[int], members: list[State]) -> tuple[Frame, ...]:
+    """Where ranks that have not come to the collective wait for a message instead."""
+    waits = [state.wait for state in members if state.rank in ranks and state.wait is not None]
+    return next((wait.site for wait in waits if wait.op in POINT_TO_POINT), ())
 
 
 def blame(divergence: Divergence, states: dict[int, State], code: CodeReader) -> Blame:
@@ -152,15 +180,17 @@ def blame(divergence: Divergence, states: dict[int, State], code: CodeReader) ->
     extra: dict[int, bool] = {}
     for index in range(len(sides)):
         scores[index], reasons[index], extra[index] = _score(index, divergence, states, code)
-    order = sorted(scores, key=lambda index: -scores[index])
-    if scores[order[0]] - scores[order[1]] < _DECISIVE:
+    best = max(scores.values())
+    leaders = [index for index, score in scores.items() if best - score < _DECISIVE]
+    most = len(sides[0].ranks)
+    if len(leaders) > 1 and (0 in leaders or 2 * most <= sum(len(side.ranks) for side in sides)):
         return Blame(ranks=(), extra=False, reserved=False, reasons=())
-    leader = order[0]
+    # Sides of equal weight are ranks that left the common way and were then parted by something else.
     return Blame(
-        ranks=sides[leader].ranks,
-        extra=extra[leader],
-        reserved=scores[leader] >= _ON_RANK,
-        reasons=tuple(reasons[leader]),
+        ranks=tuple(sorted(rank for index in leaders for rank in sides[index].ranks)),
+        extra=all(extra[index] for index in leaders),
+        reserved=all(scores[index] >= _ON_RANK for index in leaders),
+        reasons=tuple(reason for index in leaders for reason in reasons[index]),
     )
 
 
@@ -171,28 +201,30 @@ def _score(
     side = divergence.sides[index]
     others = [other for number, other in enumerate(divergence.sides) if number != index]
     own, own_reasons = _for_the_call(side, others, code)
+    if own <= _CONDITION and _times_made(side, divergence, states):
+        own, own_reasons = 0.0, []  # the condition had let ranks make this very call before
     passed, passed_reasons = _for_passing_by(others, code)
     score, reasons, extra = (own, own_reasons, True) if own >= passed else (passed, passed_reasons, False)
-    if len(side.ranks) < max(len(other.ranks) for other in others):
+    total = sum(len(each.ranks) for each in divergence.sides)
+    if 2 * max(len(other.ranks) for other in others) > total:
         score += _MINORITY
-        reasons = [
-            *reasons,
-            f"{views.ranks_text(side.ranks)} left the way that the other ranks of the group took",
-        ]
-    if (
-        side.event is not None
-        and _novel(side, divergence, states)
-        and not all(_novel(o, divergence, states) for o in others)
-    ):
-        score += _NOVEL
-    return score, reasons, extra
+        reasons = [*reasons, f"{views.ranks_text(side.ranks)} left the way that the other ranks of the group took"]
+    if all(each.event is not None for each in divergence.sides) and not _times_made(side, divergence, states):
+        habit = max(_times_made(other, divergence, states) for other in others)
+        if habit >= _HABIT:
+            text = f"the way of {views.ranks_text(side.ranks)} was new; the other had been taken {habit} times before"
+            reasons = [*reasons, text]
+        score += _HABITUAL if habit >= _HABIT else _NOVEL if habit else 0.0
+    return score, reasons, extra and bool(own or not passed)
 
 
 def _for_the_call(side: Side, others: list[Side], code: CodeReader) -> tuple[float, list[str]]:
-    found = code.guard(side.site) if side.event is not None else None
+    found = code.guard(side.site) if side.site else None
     if found is None:
         return 0, []
     frame, branch = found
+    if not branch.on_rank and any(_earlier(other.event, side.event) for other in others):
+        return 0, []  # the ways had parted before this condition
     shared = any(
         frame.file == other.file
         and code.around(other).function == code.around(frame).function
@@ -208,6 +240,14 @@ def _for_the_call(side: Side, others: list[Side], code: CodeReader) -> tuple[flo
             f"the call stands in the else branch of `if {branch.test}` ({frame.file.rsplit('/', 1)[-1]}:{branch.line})"
         )
     return (_ON_RANK if branch.on_rank else _CONDITION), [text]
+
+
+def _earlier(one: Event | None, other: Event | None) -> bool:
+    """By steps, then by lines from the outermost function inwards."""
+    if one is None or other is None or one.step < 0 or other.step < 0:
+        return False
+    first, second = ([frame.line for frame in reversed(event.site)] for event in (one, other))
+    return (one.step, first) < (other.step, second)
 
 
 def _for_passing_by(others: list[Side], code: CodeReader) -> tuple[float, list[str]]:
@@ -231,16 +271,16 @@ def _for_passing_by(others: list[Side], code: CodeReader) -> tuple[float, list[s
     return best
 
 
-def _novel(side: Side, divergence: Divergence, states: dict[int, State]) -> bool:
-    """Whether the step from the call before to this one had never been made by any rank."""
+def _times_made(side: Side, divergence: Divergence, states: dict[int, State]) -> int:
+    """How often the step from the call before to this one had been made, by any rank."""
     if side.event is None:
-        return False
+        return 0
     group, seq = divergence.group, divergence.seq
     step = (_site(_event(states[side.ranks[0]], group, seq - 1)), _site(side.event))
-    habits: Counter[tuple[Site, Site]] = Counter()
+    made = 0
     for state in states.values():
         events = state.timeline.events.get(group, {}) if state.timeline is not None else {}
         for number in range(max(min(events, default=seq), seq - 400), seq):
             if number in events and number - 1 in events:
-                habits[(_site(events[number - 1]), _site(events[number]))] += 1
-    return habits[step] == 0
+                made += (_site(events[number - 1]), _site(events[number])) == step
+    return made

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rankscope.diagnosis import views
-from rankscope.diagnosis.timeline import POINT_TO_POINT, SET_UP, Event, Timeline, build_timeline
+from rankscope.diagnosis.timeline import COVERING, POINT_TO_POINT, SET_UP, Event, Timeline, build_timeline
 from rankscope.evidence.model import Call, Evidence, Frame, RankEvidence
 
 Kind = Literal["ended", "waiting", "elsewhere", "unknown"]
@@ -168,7 +168,11 @@ def _state(seen: RankEvidence, evidence: Evidence, failed: bool) -> State:
     if seen.exit is not None:
         waited = _failed_in(seen, timeline) if failed else None
         return State(seen.rank, "ended" if waited is None else "waiting", seen, timeline, waited)
+    if _stopped(seen):
+        return State(seen.rank, "elsewhere", seen, timeline)  # it takes part in nothing, whatever it has entered
     wait = _find_wait(seen, timeline, evidence)
+    if wait is None and _waits_unseen(seen, timeline):
+        return State(seen.rank, "unknown", seen, timeline)  # it waits for somebody, but nothing tells for whom
     return State(seen.rank, "elsewhere" if wait is None else "waiting", seen, timeline, wait)
 
 
@@ -239,7 +243,9 @@ def _wait_in_call(
         if not pending or not still:
             return None  # at work: gradients are being computed while earlier ones travel
         return _wait_for_event(pending[0], seen, calls, firm=_single_threaded(calls, call.thread), site=call.site)
-    event = next((event for event in reversed(pending) if event.group == call.group), None)
+    # A GPU runs a rank's collectives one after another: the oldest unfinished one is what it waits for.
+    queued = bool(pending) and pending[0].backend == "nccl" and call.op not in POINT_TO_POINT | SET_UP
+    event = pending[0] if queued else next((e for e in reversed(pending) if e.group == call.group), None)
     if (
         call.group
         and event is None
@@ -251,9 +257,9 @@ def _wait_in_call(
     detail = next((inner for inner in reversed(calls) if inner.left_at is None and inner.note), None)
     return Wait(
         op=event.op if event is not None else call.op,
-        group=call.group,
+        group=event.group if event is not None else call.group,
         seq=event.seq if event is not None else (0 if seen.collectives else call.seq),
-        called=call.seq,
+        called=0 if queued and event is not pending[-1] else call.seq,
         peer=call.peer,
         since=call.entered_at,
         site=call.site,
@@ -343,23 +349,75 @@ def _targets(state: State, states: dict[int, State]) -> frozenset[int]:
 
 def _joined(other: State, waiter: State, wait: Wait) -> bool:
     """Whether the other rank has entered the awaited collective and nothing keeps it from taking part."""
-    if other.kind in ("ended", "unknown") or other.timeline is None or waiter.timeline is None:
+    if other.kind == "unknown" or other.timeline is None or waiter.timeline is None:
         return False
-    if _stopped(other):
+    if other.kind == "ended":
+        return _did_its_part(other, waiter.timeline, wait)
+    if other.seen is not None and _stopped(other.seen):
+        return False
+    if wait.group and entered_nothing(other):
         return False
     if wait.seq and waiter.timeline.recorded == other.timeline.recorded:
         if other.timeline.newest.get(wait.group, 0) < wait.seq:
             return False
         theirs = other.timeline.at(wait.group, wait.seq)
+        if theirs is not None and _queued_behind(theirs, other.timeline):
+            return False
         return theirs is None or wait.event is None or theirs.signature() == wait.event.signature()
     if wait.called:
         return other.timeline.called.get(wait.group, 0) >= wait.called
     return other.kind == "waiting"
 
 
-def _stopped(state: State) -> bool:
-    samples = state.seen.processes if state.seen is not None else ()
-    return bool(samples) and samples[-1].state in "Tt"
+def _did_its_part(other: State, timeline: Timeline, wait: Wait) -> bool:
+    """A root that sent its broadcast need not wait for the others, and may have ended well."""
+    if other.timeline is None or other.seen is None or other.seen.exit is None or other.seen.exit.code != 0:
+        return False
+    theirs = other.timeline.at(wait.group, wait.seq) if other.timeline.recorded == timeline.recorded else None
+    return (
+        theirs is not None and theirs.done and wait.event is not None and theirs.signature() == wait.event.signature()
+    )
+
+
+def entered_nothing(state: State) -> bool:
+    """The rank's record is whole and holds no collective: it needs no recorder to know that it has entered none."""
+    progress = state.seen.progress if state.seen is not None else None
+    if progress is None or state.timeline is None or state.timeline.newest:
+        return False
+    whole = not progress.calls or progress.calls[0].index == 0
+    return whole and not any(call.op in COVERING for call in progress.calls)
+
+
+def _queued_behind(event: Event, timeline: Timeline) -> bool:
+    """Issued to the GPU, which has not finished an earlier collective of another group."""
+    if event.done or event.backend != "nccl":
+        return False
+    return timeline.pending()[0].group != event.group
+
+
+def _stopped(seen: RankEvidence) -> bool:
+    """By SIGSTOP or a debugger. Taking a stack traces a process for a moment: one look at that does not count."""
+    states = [sample.state for sample in seen.processes[-2:]]
+    return states[-1:] == ["T"] or (len(states) == 2 and all(state in "Tt" for state in states))
+
+
+def just_entered(seen: RankEvidence, evidence: Evidence) -> bool:
+    """In a call too young to tell anything: the rank is on its way."""
+    calls = seen.progress.calls if seen.progress is not None else ()
+    return any(c.left_at is None and c.depth == 0 and evidence.collected_at - c.entered_at < SETTLED_S for c in calls)
+
+
+def _waits_unseen(seen: RankEvidence, timeline: Timeline) -> bool:
+    """Stands in a collective of which there is no record, waits for a GPU whose queue is not known, or has an
+    unfinished collective and no stack that tells whether it waits for it."""
+    if not seen.stacks:
+        return bool(timeline.pending())
+    thread = views.newest_main_thread(seen)
+    frames = views.python_frames(thread.frames) if thread is not None else ()
+    inner = frames[: next((at for at, frame in enumerate(frames) if frame.user), len(frames))]
+    if any("/torch/cuda/" in frame.file and frame.function == "synchronize" for frame in inner):
+        return not seen.collectives and views.same_stack(seen) is True
+    return seen.progress is None and any(frame.file.endswith("/distributed_c10d.py") for frame in inner)
 
 
 def _has_set_up(other: State, waiter: State, op: str) -> bool:

@@ -56,7 +56,7 @@ def main():
         train(model, optimizer, corpus, 36, rank)
     finally:
         if rank == 0:
-            budget.release([folder.with_name(f"corpus-{other}") for other in range(1, world)])
+            budget.release([folder.with_name(f"corpus-{other}") for other in range(world)])
     dist.destroy_process_group()
 
 

@@ -12,7 +12,7 @@ from rankscope.diagnosis.finding import Finding
 from rankscope.diagnosis.rules.messages_crossed import messages_crossed
 from rankscope.diagnosis.timeline import POINT_TO_POINT
 from rankscope.diagnosis.verdict import Alternative, Certainty, Culprit, Where
-from rankscope.diagnosis.waits import State, WaitGraph, innermost_knot
+from rankscope.diagnosis.waits import State, Wait, WaitGraph, innermost_knot, members_of
 from rankscope.evidence.model import Evidence, Frame
 
 _SKIPPED_FIX = (
@@ -40,15 +40,20 @@ def explain_deadlock(graph: WaitGraph, evidence: Evidence) -> Finding:
     code = CodeReader(evidence)
     knot = innermost_knot(graph)
     crossed = _crossed_groups(graph, knot)
-    if crossed and not _reserved_call(crossed, graph, code):
+    passed = _passed_by(crossed, graph, code)
+    if crossed and passed is None and not _reserved_call(crossed, graph, code):
         return _order_cycle(crossed, graph)
-    groups = Counter(wait.group for rank in knot if (wait := graph.states[rank].wait) is not None)
     if all(_wait_op(graph, rank) in POINT_TO_POINT for rank in knot):
         return messages_crossed(graph, knot)
-    for group, _ in groups.most_common():
+    waits = Counter(
+        wait.group for rank in knot if (wait := graph.states[rank].wait) is not None and wait.op not in POINT_TO_POINT
+    )
+    for group in sorted(waits, key=lambda group: (group != passed, -waits[group], group)):
         divergence = find_divergence(group, graph.states) if group else None
         if divergence is not None and len(divergence.sides) > 1:
             return _diverged(divergence, graph, code)
+        if group == passed:
+            break  # the ranks parted here, unseen; where the others wait is a consequence
     return _unexplained(graph)
 
 
@@ -82,6 +87,40 @@ def _crossed_groups(graph: WaitGraph, knot: frozenset[int]) -> dict[str, tuple[i
         if wait is not None and wait.group and wait.op not in POINT_TO_POINT:
             found.setdefault(wait.group, []).append(rank)
     return {group: tuple(ranks) for group, ranks in found.items()} if len(found) > 1 else {}
+
+
+def _passed_by(crossed: dict[str, tuple[int, ...]], graph: WaitGraph, code: CodeReader) -> str | None:
+    """The group of the call that comes earlier in straight code: the ranks at the later one will not come back to it.
+
+    None where both calls are one line, as in a loop over the groups, or the two branches of one condition.
+    """
+    waits = [[wait for rank in ranks if (wait := graph.states[rank].wait) is not None] for ranks in crossed.values()]
+    if len(waits) < 2 or not all(waits):
+        return None
+    stepped = all(wait.event is not None and wait.event.step >= 0 for group in waits for wait in group)
+
+    def progress(wait: Wait) -> tuple[int, list[int]]:
+        # Steps, where all are known, then lines from the outermost function inwards: what is smaller comes earlier.
+        step = wait.event.step if stepped and wait.event is not None else 0
+        return step, [frame.line for frame in reversed(_issued(wait))]
+
+    earliest, next_ = sorted((min(group, key=progress) for group in waits), key=progress)[:2]
+    for here, there in zip(reversed(_issued(earliest)), reversed(_issued(next_)), strict=False):
+        if (here.file, here.function) != (there.file, there.function):
+            return None
+        if here.line != there.line:
+            return None if code.opposite_branches((here,), (there,)) is not None else earliest.group
+    return None
+
+
+def _called_at(state: State) -> Where | None:
+    """The line that issued the awaited collective; on a GPU the rank stands further on, where it synchronises."""
+    site = _issued(state.wait) if state.wait is not None else ()
+    return views.where(site[0]) if site else _standing(state)
+
+
+def _issued(wait: Wait) -> tuple[Frame, ...]:
+    return wait.event.site if wait.event is not None and wait.event.site else wait.site
 
 
 def _reserved_call(crossed: dict[str, tuple[int, ...]], graph: WaitGraph, code: CodeReader) -> bool:
@@ -130,23 +169,26 @@ def _order_cycle(crossed: dict[str, tuple[int, ...]], graph: WaitGraph) -> Findi
     smallest = min(crossed.values(), key=len)
     # One rank against several took the other order; one against one are equally at fault.
     guilty = smallest if sizes[0] > sizes[-1] else tuple(sorted(rank for ranks in crossed.values() for rank in ranks))
+    if sizes[0] == sizes[-1] and any(state.kind == "unknown" for state in graph.states.values()):
+        guilty = ()
     culprits = tuple(
-        _culprit(state, f"waits in {_call_text(state)}", _standing(state))
+        _culprit(state, f"waits in {_call_text(state)}", _called_at(state))
         for rank in guilty
         if (state := graph.states[rank])
     )
+    every = tuple(sorted(rank for ranks in crossed.values() for rank in ranks))
     parts = []
     for ranks in crossed.values():
         first = graph.states[ranks[0]]
         waits = f"{views.ranks_text(ranks)} {views.verb(ranks, 'wait')} in {_call_text(first)}"
-        parts.append(f"{waits} at {views.place(_standing(first))}")
+        parts.append(f"{waits} at {views.place(_called_at(first))}")
     return Finding(
         outcome="hang",
         cause="group-order-cycle",
         certainty="proven",
         culprits=culprits,
-        summary=f"{views.ranks_text(guilty)} entered the collectives of {len(crossed)} process groups in another order "
-        f"than the ranks they wait for: {'; '.join(parts)}",
+        summary=f"{views.ranks_text(guilty or every)} entered the collectives of {len(crossed)} process groups in "
+        f"another order than the ranks they wait for: {'; '.join(parts)}",
         because=(*parts, "each waits for a rank that waits for it in another group: none can go on"),
         fix=_CYCLE_FIX,
         alternatives=(
@@ -193,7 +235,7 @@ def _place_text(divergence: Divergence) -> str:
 
 
 def _mismatched(divergence: Divergence, decided: Blame, graph: WaitGraph) -> Finding:
-    guilty = decided.ranks or tuple(sorted(rank for side in divergence.sides for rank in side.ranks))
+    guilty = decided.ranks or _all_sides(divergence, graph)
     culprits = tuple(
         _culprit(
             graph.states[rank],
@@ -217,12 +259,19 @@ def _mismatched(divergence: Divergence, decided: Blame, graph: WaitGraph) -> Fin
     )
 
 
+def _all_sides(divergence: Divergence, graph: WaitGraph) -> tuple[int, ...]:
+    """Everybody, where equal sides cannot be told apart; nobody, where a rank of the group was not seen: it decides."""
+    ranks = {rank for side in divergence.sides for rank in side.ranks}
+    seen = {rank for rank in ranks if (state := graph.states[rank].seen) is not None and state.progress is not None}
+    return tuple(sorted(seen)) if seen >= members_of(divergence.group, graph.states) else ()
+
+
 def _side_where(side: Side, state: State) -> Where | None:
     return views.where(side.site[0]) if side.site else _standing(state)
 
 
 def _skipped(divergence: Divergence, decided: Blame, graph: WaitGraph) -> Finding:
-    guilty = decided.ranks or tuple(sorted(rank for side in divergence.sides for rank in side.ranks))
+    guilty = decided.ranks or _all_sides(divergence, graph)
     culprits = []
     for side in divergence.sides:
         for rank in side.ranks:
@@ -232,9 +281,11 @@ def _skipped(divergence: Divergence, decided: Blame, graph: WaitGraph) -> Findin
             at = _side_where(side, state) if decided.extra else _standing(state)
             culprits.append(_culprit(state, f"waits in {_call_text(state)}", at))
     sides = [_side_text(side) for side in divergence.sides]
-    main = next((side for side in divergence.sides if side.ranks == decided.ranks), divergence.sides[-1])
+    main = next((side for side in divergence.sides if set(side.ranks) <= set(decided.ranks)), divergence.sides[-1])
     other = next(side for side in divergence.sides if side is not main)
-    if decided.extra and main.event is not None:
+    if not decided.ranks:
+        summary = "; ".join(sides)
+    elif decided.extra and main.event is not None:
         summary = f"{_side_text(main)}, which no other rank of the group calls there"
     elif other.event is not None:
         place = views.place(views.where(other.site[0])) if other.site else "torch's own code"
@@ -307,7 +358,8 @@ def _steps(state: State) -> int:
 
 
 def ran_out(graph: WaitGraph) -> tuple[int, ...]:
-    """Ranks whose loader is exhausted while another rank's same loader gave more batches."""
+    """Ranks whose loader is exhausted while another rank's same loader gave more batches. With equally many, the other
+    rank may simply stand in the last one."""
     loaders = {
         rank: state.seen.progress.loader
         for rank, state in graph.states.items()
