@@ -99,7 +99,7 @@ class Ratio:
 
     @property
     def judged(self) -> str:
-        """Met or missed only where all pairs agree: with six, the true median lies outside their range once in 32 times."""
+        """Settled only where all pairs agree: of six, the range misses the true median once in 32 times."""
         if self.goal is None:
             return ""
         settled = "met" if self.high <= self.goal else "missed" if self.low > self.goal else "open, pairs disagree"

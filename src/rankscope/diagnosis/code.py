@@ -41,6 +41,8 @@ class Surroundings:
     """Earlier `if …: return/continue/break` in the same function that lead past the line."""
     loops: tuple[tuple[int, int], ...]
     """First and last line of the loops around it, innermost first."""
+    handling: bool = False
+    """In an `except` branch that does not raise again: the exception has been dealt with."""
 
 
 _NOTHING = Surroundings(function="", guards=(), passes=(), loops=())
@@ -56,6 +58,9 @@ class CodeReader:
             return _NOTHING
         tree = _parse(self._texts[frame.file])
         return _NOTHING if tree is None else _surroundings(tree, frame.line)
+
+    def speaks_of_rank(self, text: str) -> bool:
+        return bool(_RANK_WORD.search(text))
 
     def guard(self, site: Iterable[Frame]) -> tuple[Frame, Branch] | None:
         """The condition under which a call is reached: the innermost one that speaks of the rank, in any of the
@@ -97,7 +102,7 @@ class CodeReader:
             for at, other in enumerate(outside):
                 if other.file != frame.file or other.function != frame.function:
                     continue
-                if any(self.around(each).guards or self.around(each).passes for each in outside[:at]):
+                if any(self._conditional(each) for each in outside[:at]) or self.around(other).handling:
                     return None
                 if self._depends(other, frame):
                     return None
@@ -111,6 +116,10 @@ class CodeReader:
                             return callee, first
                 return None
         return None
+
+    def _conditional(self, frame: Frame) -> bool:
+        around = self.around(frame)
+        return bool(around.guards or around.passes or around.handling)
 
     def _depends(self, frame: Frame, other: Frame) -> bool:
         """Whether a line depends on a condition that does not also hold the other line."""
@@ -133,12 +142,15 @@ def _surroundings(tree: ast.Module, line: int) -> Surroundings:
     guards: list[Branch] = []
     passes: list[Branch] = []
     loops: list[tuple[int, int]] = []
+    handling = False
     for parent, child in zip(inner, [*inner[1:], None], strict=False):
         if isinstance(parent, ast.If) and child is not None:
             in_body = any(child is statement for statement in parent.body)
             in_else = any(child is statement for statement in parent.orelse)
             if in_body or in_else:
                 guards.append(_branch(parent, "body" if in_body else "orelse"))
+        if isinstance(parent, ast.Try) and child is not None:
+            handling = handling or _deals_with_it(parent, child)
         if isinstance(parent, _Loop):
             loops.append((parent.lineno, parent.end_lineno or parent.lineno))
         if child is not None:
@@ -149,6 +161,7 @@ def _surroundings(tree: ast.Module, line: int) -> Surroundings:
         guards=tuple(reversed(guards)),
         passes=tuple(reversed(passes)),
         loops=tuple(reversed(loops)),
+        handling=handling,
     )
 
 
@@ -159,6 +172,13 @@ def _path_to(node: ast.AST, line: int) -> Iterator[ast.AST]:
         if child.lineno <= line <= (child.end_lineno or child.lineno):
             yield from _path_to(child, line)
             return
+
+
+def _deals_with_it(statement: ast.Try, child: ast.AST) -> bool:
+    for handler in statement.handlers:
+        if any(child is each for each in handler.body):
+            return not any(isinstance(node, ast.Raise) for each in handler.body for node in ast.walk(each))
+    return False
 
 
 def _statements(node: ast.AST) -> Iterator[ast.stmt]:

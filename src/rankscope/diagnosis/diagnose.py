@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rankscope.diagnosis import views
+from rankscope.diagnosis.code import CodeReader
 from rankscope.diagnosis.finding import Finding
 from rankscope.diagnosis.rules.deadlock import explain_deadlock, explain_paired_call
 from rankscope.diagnosis.rules.endings import Endings, explain_endings, explain_exception, explain_left
@@ -64,6 +65,7 @@ def _find(evidence: Evidence, endings: Endings, graph: WaitGraph) -> Finding | N
 def _hidden_exception(evidence: Evidence, graph: WaitGraph) -> Finding | None:
     """A rank that handles an exception and waits for others meanwhile, as in `finally:`, hides what went wrong."""
     waiting = [seen for seen in evidence.ranks if graph.states[seen.rank].kind == "waiting" and seen.exit is None]
+    code = CodeReader(evidence)
     for seen in waiting:
         pending = [
             error
@@ -71,6 +73,9 @@ def _hidden_exception(evidence: Evidence, graph: WaitGraph) -> Finding | None:
             if error.source == "pending" and error.thread == "MainThread" and any(frame.user for frame in error.frames)
         ]
         others = [other for other in waiting if other is not seen and not _same_error(other, pending)]
+        thread = views.newest_main_thread(seen)
+        if thread is not None and any(code.around(frame).handling for frame in thread.frames if frame.user):
+            continue  # the program has an answer to that exception; what it does now is the question
         if pending and others:
             return explain_exception(seen, pending[-1], evidence)
     return None
@@ -157,10 +162,16 @@ def _merged(first: Finding, more: list[Finding]) -> Finding:
 def _all_still(evidence: Evidence) -> Finding | None:
     """Nobody waits for anybody. Ranks that all stand in a call to the outside are stuck there; sleepers are idle."""
     living = [seen for seen in evidence.ranks if seen.exit is None]
-    if not living or any(views.moving(seen) for seen in living):
+    if not living:
         return None
     found = [explain_standing(seen, evidence, ()) for seen in living]
-    stuck = [f for f in found if f.outcome == "hang" and f.certainty == "likely" and not _asleep(f, living)]
+    stuck = [
+        finding
+        for finding in found
+        if finding.outcome == "hang"
+        and finding.certainty == "likely"
+        and (finding.cause == "lock-wait" or not _asleep(finding, living))
+    ]
     if len(stuck) < len(living):
         return None
     return _merged(stuck[0], [finding for finding in stuck[1:] if finding.cause == stuck[0].cause])
@@ -239,7 +250,11 @@ def _verdict(finding: Finding, evidence: Evidence, graph: WaitGraph, endings: En
     headline = finding.summary
     if victims and finding.culprits:
         them = "it" if len(finding.culprits) == 1 else "them"
-        verb = f"failed with {them}" if finding.outcome == "crash" else f"{views.verb(victims, 'wait')} for {them}"
+        verb = (
+            f"failed with {them}"
+            if finding.outcome == "crash" and endings.victims
+            else f"{views.verb(victims, 'wait')} for {them}"
+        )
         headline = f"{headline}; {views.ranks_text(victims)} {verb}"
     return Verdict(
         schema=1,

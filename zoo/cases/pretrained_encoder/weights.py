@@ -27,6 +27,7 @@ def download(path, chunk=4096):
 
 def pretrained(folder, rank):
     path = Path(folder) / "encoder.pt"
+    time.sleep(0.4 * rank)  # not all at the server at once
     if not path.exists():
         print(f"rank {rank} downloads {path.name}", flush=True)
         download(path)

@@ -34,7 +34,7 @@ class SplitModel:
 def decode(model, prompt, length, temperature):
     tokens = [prompt]
     for _ in range(length):
-        time.sleep(0.03)
+        time.sleep(0.01)
         probabilities = (model.logits(tokens[-1]) / temperature).softmax(dim=-1)
         token = int(torch.multinomial(probabilities, 1))
         if token == LOOKUP:
@@ -46,6 +46,7 @@ def decode(model, prompt, length, temperature):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--requests", type=int, default=30)
+    parser.add_argument("--checks", type=int, default=4)
     parser.add_argument("--length", type=int, default=32)
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=12)
@@ -53,8 +54,11 @@ def main():
 
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
-    torch.manual_seed(args.seed + rank)
+    torch.manual_seed(args.seed)
     model = SplitModel(rank, world)
+    for request in range(args.checks):
+        decode(model, request % VOCABULARY, args.length, args.temperature)
+    torch.manual_seed(args.seed + rank)
     for request in range(args.requests):
         print(f"rank {rank} request {request} begins", flush=True)
         tokens = decode(model, request % VOCABULARY, args.length, args.temperature)

@@ -13,7 +13,7 @@ from rankscope.diagnosis.rules.messages_crossed import messages_crossed
 from rankscope.diagnosis.timeline import POINT_TO_POINT
 from rankscope.diagnosis.verdict import Alternative, Certainty, Culprit, Where
 from rankscope.diagnosis.waits import State, Wait, WaitGraph, innermost_knot, members_of
-from rankscope.evidence.model import Evidence, Frame
+from rankscope.evidence.model import Evidence, Frame, Loader
 
 _SKIPPED_FIX = (
     "make every rank reach the same collectives in the same order: move the call out of the branch, "
@@ -332,6 +332,8 @@ def _short_of_data(divergence: Divergence, graph: WaitGraph, code: CodeReader) -
 
 
 def _left_loop(side: Side, others: list[int], graph: WaitGraph, code: CodeReader) -> str | None:
+    if _took_as_many_batches(side.ranks, others, graph):
+        return None
     mine = _user_frames(graph.states[side.ranks[0]])
     own_steps = _steps(graph.states[side.ranks[0]])
     left: tuple[Frame, int] | None = None
@@ -344,6 +346,16 @@ def _left_loop(side: Side, others: list[int], graph: WaitGraph, code: CodeReader
     frame, line = left
     name = frame.file.rsplit("/", 1)[-1]
     return f"{views.ranks_text(side.ranks)} left the loop at {name}:{line}, in which the others still are"
+
+
+def _took_as_many_batches(ranks: tuple[int, ...], others: list[int], graph: WaitGraph) -> bool:
+    mine = [loader for rank in ranks if (loader := _loader(graph.states[rank])) is not None]
+    theirs = [loader for rank in others if (loader := _loader(graph.states[rank])) is not None]
+    return bool(mine and theirs) and min(loader.batches for loader in mine) >= max(loader.batches for loader in theirs)
+
+
+def _loader(state: State) -> Loader | None:
+    return state.seen.progress.loader if state.seen is not None and state.seen.progress is not None else None
 
 
 def _user_frames(state: State) -> tuple[Frame, ...]:

@@ -12,7 +12,7 @@ from rankscope.diagnosis.rules.left import explain_left
 from rankscope.diagnosis.rules.messages import recognise_lines
 from rankscope.diagnosis.rules.models_differ import odd_models
 from rankscope.diagnosis.verdict import Alternative
-from rankscope.diagnosis.views import place, ranks_text
+from rankscope.diagnosis.views import place, rank_culprit, ranks_text, where
 from rankscope.evidence.model import Evidence, RaisedException, RankEvidence
 
 __all__ = ["Endings", "explain_endings", "explain_exception", "explain_left"]
@@ -65,6 +65,8 @@ def explain_endings(evidence: Evidence) -> Endings:
     finding: Finding | None = None
     if origins:
         finding, also = _decide(origins, tuple(victims))
+        if finding.cause == "address-unreachable":
+            finding = _with_those_connecting(finding, evidence)
         victims += also
     return Endings(finding, tuple(sorted(victims)), _left(evidence, frozenset(victims)))
 
@@ -188,10 +190,28 @@ def _without_unreached_masters(origins: list[_Origin], evidence: Evidence) -> tu
     if master is None:
         return origins, []
     unreached = [each for each in origins if _names_address(each)]
-    if any(each.rank.rank == 0 for each in unreached):
+    if any(each.rank.rank == 0 for each in unreached) or _connecting(master):
         return origins, []
     victims = {each.rank.rank for each in unreached}
     return [each for each in origins if each.rank.rank not in victims], sorted(victims)
+
+
+def _with_those_connecting(finding: Finding, evidence: Evidence) -> Finding:
+    """Ranks that still try the same address have the same mistake; their time has not run out yet."""
+    more = []
+    for rank in evidence.ranks:
+        if _connecting(rank):
+            call = next(c for c in rank.progress.calls if c.op == "init_process_group") if rank.progress else None
+            at = where(call.site[0]) if call is not None and call.site else None
+            more.append(rank_culprit(rank, "still tries to connect to the same address", at))
+    return replace(finding, culprits=(*finding.culprits, *more))
+
+
+def _connecting(master: RankEvidence) -> bool:
+    """Rank 0 is alive and has not got past the connection either."""
+    progress = master.progress
+    calls = progress.calls if progress is not None else ()
+    return master.exit is None and any(call.op == "init_process_group" and call.left_at is None for call in calls)
 
 
 def _names_address(origin: _Origin) -> bool:

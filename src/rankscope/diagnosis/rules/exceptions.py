@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from rankscope.diagnosis.code import CodeReader
 from rankscope.diagnosis.finding import Finding
 from rankscope.diagnosis.rules.frames import plain_name, source_line
 from rankscope.diagnosis.rules.message_entry import Message
@@ -16,6 +17,11 @@ from rankscope.evidence.tracebacks import find_tracebacks
 
 _PATH = re.compile(r"'([^']+)'")
 _WORKER = re.compile(r"in DataLoader worker process (\d+)")
+_TRUNCATED = re.compile(
+    r"PytorchStreamReader failed|failed finding central directory|File is not a zip file|Ran out of input"
+    r"|pickle data was truncated|unexpected EOF|EOF marker|Compressed file ended before|incomplete metadata"
+)
+"""A file of which only the beginning is there."""
 _MAKES_FOLDER = re.compile(r"\b(?:mkdir|makedirs)\b")
 _IN_DISTRIBUTED = "/torch/distributed/"
 
@@ -75,7 +81,8 @@ def original_of(rank: RankEvidence, exception: RaisedException) -> RaisedExcepti
 def explain_exception(rank: RankEvidence, exception: RaisedException, evidence: Evidence) -> Finding:
     """What an exception of a rank means, whether it ended the rank or is still being handled in it."""
     original = original_of(rank, exception)
-    at = where_raised(original.frames) or where_raised(exception.frames)
+    own = any(frame.user for frame in original.frames)
+    at = where_raised(original.frames if own else exception.frames) or where_raised(original.frames)
     cause, known = cause_of(rank, original, evidence)
     name = original.type.rpartition(".")[2]
     said = _first_line(original.message)
@@ -118,6 +125,8 @@ def cause_of(rank: RankEvidence, exception: RaisedException, evidence: Evidence)
     if "DataLoader timed out after" in exception.message:
         return "dataloader-stuck", None
     known = message_of(exception)
+    if _TRUNCATED.search(exception.message) and _read_half_written(rank, exception, evidence):
+        return "path-race", None
     return (known.cause if known is not None and known.cause is not None else "exception"), known
 
 
@@ -146,6 +155,17 @@ def _lost_a_race(rank: RankEvidence, exception: RaisedException, evidence: Evide
         return False
     path = found[1]
     return any(_names(other, path) for other in others)
+
+
+def _read_half_written(rank: RankEvidence, exception: RaisedException, evidence: Evidence) -> bool:
+    """A file of which only a part was there, on this rank alone, and not one of its own: somebody was still writing."""
+    if any(
+        _TRUNCATED.search(each.message) for other in evidence.ranks if other is not rank for each in other.exceptions
+    ):
+        return False
+    code = CodeReader(evidence)
+    line = source_line(evidence, innermost_user_frame(exception.frames))
+    return bool(line) and len(evidence.ranks) > 1 and not code.speaks_of_rank(line)
 
 
 def _raised(rank: RankEvidence, kind: str) -> bool:

@@ -64,7 +64,8 @@ SPECIAL: tuple[Message, ...] = (
         reference="pytorch/pytorch#5040",
     ),
     entry(
-        r"No space left on device|\[Errno 28\]|Disk quota exceeded|\[Errno 122\]",
+        r"No space left on device|\[Errno 28\]|Disk quota exceeded|\[Errno 122\]"
+        r"|inline_container\.cc.*unexpected pos \d+ vs \d+|PytorchStreamWriter failed writing",
         "the disk is full",
         "culprit",
         "disk-full",
