@@ -13,6 +13,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Run the zoo and compare verdicts.")
     parser.add_argument("names", nargs="*", metavar="NAME", help="cases to run; all when none is given")
     parser.add_argument("--repeat", type=int, default=1, help="run every case that many times")
+    parser.add_argument("--jobs", type=int, default=1, help="cases to run at a time; more disturb the timings")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there as well")
     parser.add_argument("--keep", action="store_true", help="keep the runs' folders even when all is right")
     parser.add_argument("--list", action="store_true", help="list the cases and end")
@@ -147,9 +149,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     base = Path(tempfile.mkdtemp(prefix="rankscope-zoo-"))
     print(ROW.format("case", "outcome", "cause", "rank", "line", "seconds", "right"), flush=True)
     results = []
-    for repetition in range(arguments.repeat):
-        for name in names:
-            results.append(run_and_judge(name, base / str(repetition) / name, arguments.root))
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        waiting = [
+            pool.submit(run_and_judge, name, base / str(repetition) / name, arguments.root)
+            for repetition in range(arguments.repeat)
+            for name in names
+        ]
+        for future in waiting:
+            results.append(future.result())
             print(row(results[-1]), flush=True)
 
     wrong = [result for result in results if not result.judgement.right]
