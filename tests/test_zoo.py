@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import signal
 import sys
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,9 @@ sys.path.insert(0, str(ZOO))
 from execution import run_case  # noqa: E402
 from expectation import Case, Expectation, Kill, accepted_lines, case_names, load_case  # noqa: E402
 from judge import GotCulprit, GotVerdict, GotWhere, Observation, judge  # noqa: E402
-from run import explain, run_and_judge  # noqa: E402
+from run import Result, explain, run_and_judge  # noqa: E402
+
+Runs = dict[str, Future[Result]]
 
 TELLING = re.compile(
     r"(?<![a-z])(hangs?|hung|deadlocks?|bugs?|faults?|faulty|stuck|culprits?|broken|victims?)(?![a-z])",
@@ -23,10 +27,21 @@ TELLING = re.compile(
 )
 
 
+@pytest.fixture(scope="session")
+def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+    """All selected cases, two at a time: most of a case's time is waiting."""
+    folder = tmp_path_factory.mktemp("zoo")
+    items = [item for item in request.session.items if isinstance(item, pytest.Function)]
+    wanted = {item.callspec.params["name"] for item in items if "runs" in item.fixturenames}
+    with ThreadPoolExecutor(2) as pool:
+        yield {name: pool.submit(run_and_judge, name, folder / name) for name in case_names() if name in wanted}
+
+
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", case_names())
-def test_case_gets_its_verdict(name: str, tmp_path: Path) -> None:
-    result = run_and_judge(name, tmp_path / "zoo")
+def test_case_gets_its_verdict(name: str, runs: Runs) -> None:
+    result = runs[name].result()
     assert result.judgement.right, explain(result)
 
 

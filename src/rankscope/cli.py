@@ -25,7 +25,7 @@ verbs:
 
 
 def _run(arguments: list[str]) -> int:
-    from rankscope.launch.command import run
+    from rankscope.launch.entry import run
 
     return run(arguments)
 

@@ -20,7 +20,7 @@ from rankscope.report import live
 
 _GRACE_AFTER_CTRL_C_S = 5
 _GRACE_OF_THE_STUCK_S = 5
-_SAME_SIGNAL_S = 0.5
+_SAME_SIGNAL_S = 0.25
 """`timeout` and schedulers send a signal to the process and to its group: that is one request, not two."""
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import logging
 import os
 import shutil
@@ -15,35 +14,16 @@ from typing import Any
 
 from rankscope.diagnosis.codec import verdict_to_json
 from rankscope.diagnosis.verdict import Culprit, Verdict
-from rankscope.errors import MissingTorch, UsageError
+from rankscope.errors import UsageError
 from rankscope.launch import environment, folder, options
-from rankscope.launch.guard import run_guarded
-from rankscope.launch.job import Job, shared_folder
+from rankscope.launch.job import Job
 from rankscope.launch.output import OutputPump
 from rankscope.launch.supervisor import Supervisor, own_exit_code
 from rankscope.report import live, terminal
 
 
-def run(arguments: list[str]) -> int:
-    """The verb. Everything heavy happens in the guarded child."""
-    if importlib.util.find_spec("torch") is None:
-        raise MissingTorch("run")
-    return run_guarded(lambda: _guarded(arguments))
-
-
-def _guarded(arguments: list[str]) -> int:
-    """Below the guard there is nobody to turn an error into a line."""
-    try:
-        return _run(arguments)
-    except UsageError as error:
-        live.say(str(error))
-        return error.exit_code
-    except KeyboardInterrupt:
-        live.say("interrupted before the ranks had started")
-        return 130
-
-
-def _run(arguments: list[str]) -> int:
+def launch(arguments: list[str], pages_path: str) -> int:
+    """Runs the job and says how it went; `pages_path` is where the ranks' pages may lie."""
     chosen = options.parse(arguments)
     processes = chosen.torch.nproc_per_node
     told = environment.limit_threads(int(processes) if processes.isdigit() else 2)
@@ -54,19 +34,17 @@ def _run(arguments: list[str]) -> int:
     folder.describe_run(
         run_folder, command, versions, {"on_hang": chosen.on_hang, "stall_after_s": chosen.stall_after_s}
     )
-    pages = shared_folder(uuid.uuid4().hex[:12]) if chosen.probe else None
-    try:
-        for line in [told, *environment.prepare_environment(pages)]:
-            if line is not None:
-                live.say(line)
-        pump = OutputPump(sys.stdout.buffer, sys.stderr.buffer)
-        job = Job(run_folder, pages, tuple(command), versions, pump)
-        supervisor = Supervisor(job, chosen.on_hang, chosen.stall_after_s)  # type: ignore[arg-type]
-        failure = _launch(config, entry, entry_arguments, chosen, job, supervisor)
-        return _conclude(job, supervisor, failure, chosen.json)
-    finally:
-        if pages is not None:
-            shutil.rmtree(pages, ignore_errors=True)
+    pages = Path(pages_path) if chosen.probe else None
+    if pages is not None:
+        pages.mkdir(mode=0o700)
+    for line in [told, *environment.prepare_environment(pages)]:
+        if line is not None:
+            live.say(line)
+    pump = OutputPump(sys.stdout.buffer, sys.stderr.buffer)
+    job = Job(run_folder, pages, tuple(command), versions, pump)
+    supervisor = Supervisor(job, chosen.on_hang, chosen.stall_after_s)  # type: ignore[arg-type]
+    failure = _launch(config, entry, entry_arguments, chosen, job, supervisor)
+    return _conclude(job, supervisor, failure, chosen.json)
 
 
 def _launch(

@@ -55,8 +55,10 @@ _HEARING_S = 0.1
 _END_S = 5.0
 
 
-def run_guarded(main: Callable[[], int]) -> int:
+def run_guarded(main: Callable[[], int], clean_up: Callable[[], None] = lambda: None) -> int:
     """Runs `main()` in a child; returns its exit code, 128+N for a signal, once all it started has ended.
+
+    `clean_up` is called when nothing of the job is left, whoever was killed; it may be called twice.
 
     Call it while the process has one thread and little in memory, and exit with what it returns: signals stay
     blocked. In the child it does not return: the interpreter ends as usual, with the code of `main`.
@@ -75,7 +77,7 @@ def run_guarded(main: Callable[[], int]) -> int:
     if warden == 0:
         launcher = os.fork()
         if launcher:
-            os._exit(_warden(guard, launcher, tell))
+            os._exit(_warden(guard, launcher, tell, clean_up))
         for fd in (told, tell, heard):
             os.close(fd)
         signal.set_wakeup_fd(hear, warn_on_full_buffer=False)
@@ -85,6 +87,7 @@ def run_guarded(main: Callable[[], int]) -> int:
     os.close(tell)
     status, killed = _watch(warden, told, _Forwarder(heard), forwarded)
     more, left = end_descendants(guard, (), _END_S, reap=True)
+    clean_up()
     # Signals stay blocked here: a late Ctrl-C must not replace the exit code by a traceback.
     if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
         _say(f"the launcher was killed (SIGKILL); its {killed + len(more)} processes were ended")
@@ -154,7 +157,7 @@ def _watch(warden: int, told: int, forwarder: _Forwarder, forwarded: set[signal.
             return signal.SIGKILL, 0
 
 
-def _warden(guard: int, launcher: int, tell: int) -> int:
+def _warden(guard: int, launcher: int, tell: int, clean_up: Callable[[], None]) -> int:
     """Kills the rest of the job when the launcher ends, and the launcher with it when the guard is gone."""
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     become_subreaper()
@@ -168,6 +171,7 @@ def _warden(guard: int, launcher: int, tell: int) -> int:
         if status is None:
             signal.sigtimedwait({signal.SIGCHLD, signal.SIGUSR1}, 1.0)
     killed, _ = end_descendants(os.getpid(), (), _END_S, reap=True)
+    clean_up()
     if status is not None:
         _report(tell, f"{status} {len(killed)}\n")
     return 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import threading
 import time
@@ -123,15 +122,3 @@ class Job:
             )
             for process in self.ranks
         ]
-
-
-def shared_folder(run_id: str) -> Path:
-    """Where pages and sockets lie: memory where there is any, so that a slow disk never slows a rank; for us alone."""
-    for base in ("/dev/shm", os.environ.get("TMPDIR", "/tmp"), "/tmp"):
-        path = Path(base) / f"rankscope-{os.getuid()}-{run_id}"
-        try:
-            path.mkdir(mode=0o700)
-        except OSError:
-            continue
-        return path
-    raise OSError("no folder for the probe's pages: neither /dev/shm nor /tmp can be written")

@@ -76,8 +76,21 @@ def build_parser() -> argparse.ArgumentParser:
         help="do not inject the probe; the verdict then rests on less evidence",
     )
     ours.add_argument("--json", action="store_true", help="print the verdict as JSON on standard output at the end")
+    _leave_abbreviations_to_torch(parser, ours)
     _speak_in_one_line(parser)
     return parser
+
+
+def _leave_abbreviations_to_torch(parser: argparse.ArgumentParser, ours: argparse._ArgumentGroup) -> None:
+    """What torchrun takes for one of its options stays that, also where one of ours begins alike (`--no-p`)."""
+    matches: Any = parser._get_option_tuples
+    own = {id(action) for action in ours._group_actions}
+
+    def torch_first(text: str) -> list[Any]:
+        found = matches(text)
+        return [match for match in found if id(match[0]) not in own] or found
+
+    parser._get_option_tuples = torch_first  # type: ignore[method-assign, assignment]
 
 
 def _speak_in_one_line(parser: argparse.ArgumentParser) -> None:
@@ -133,7 +146,7 @@ def launch_config(options: RunOptions) -> tuple[Any, Any, list[str]]:
         if args.master_port is None:
             args.master_port = 29500
         config, entry, arguments = config_from_args(args)
-    except (ValueError, AssertionError, RuntimeError, TypeError) as error:
+    except (ValueError, AssertionError, RuntimeError, TypeError, OSError) as error:
         raise UsageError(f"{error} (see 'rankscope run --help')") from error
     if config.nproc_per_node < 1:
         raise UsageError("--nproc-per-node found no device to run on: give a number")

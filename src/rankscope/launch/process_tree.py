@@ -89,8 +89,10 @@ def processes() -> dict[int, tuple[int, str]]:
                 fields = file.read().rpartition(b")")[2].split()
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue  # It ended between the listing and the look, or is hidden from us and so not ours.
-        if len(fields) > 1:
-            found[int(name)] = (int(fields[1]), fields[0].decode())
+        if len(fields) > 17:
+            # The first thread of a process may be gone (Z) while others still run: its children are still its own.
+            state = "S" if fields[0] == b"Z" and int(fields[17]) > 1 else fields[0].decode()
+            found[int(name)] = (int(fields[1]), state)
     return found
 
 

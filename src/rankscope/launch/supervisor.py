@@ -135,7 +135,7 @@ class Supervisor:
         with self._lock:
             verdict = self._verdicts.get(job.attempt)
             earlier = {attempt: v for attempt, v in self._verdicts.items() if attempt != job.attempt}
-        if verdict is None or (job.finished_well() and not self.stopped_for_hang):
+        if verdict is None or (job.finished_well() and not self.stopped_for_hang and self.interrupted_by is None):
             verdict = _good(job)
         notes = [f"attempt {attempt} had ended: {past.headline}" for attempt, past in sorted(earlier.items())]
         return replace(

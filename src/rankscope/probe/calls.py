@@ -47,11 +47,16 @@ class CallRecorder:
         self._sequence: dict[str, int] = {}
         self._dtypes: dict[Any, int] = {}
         self._before: dict[str, Callable[[tuple[Any, ...], dict[str, Any]], None]] = {}
+        self._after: dict[str, Callable[[], None]] = {}
         self.enabled = True
 
     def before(self, op: str, first: Callable[[tuple[Any, ...], dict[str, Any]], None]) -> None:
         """Call `first` with the arguments whenever `op` is about to be called."""
         self._before[op] = first
+
+    def after(self, op: str, then: Callable[[], None]) -> None:
+        """Call `then` whenever `op` has been called and has not failed."""
+        self._after[op] = then
 
     def sites(self) -> Sites:
         return self._sites
@@ -75,6 +80,9 @@ class CallRecorder:
             index, thread = token
             self._depth[thread] -= 1
             self._page.leave(index, failed)
+            then = self._after.get(op)
+            if then is not None and not failed:
+                then()
         except Exception as error:  # noqa: BLE001  noted on the page and shown in the report
             self._give_up(op, error)
 
@@ -180,7 +188,7 @@ _CALL_LINE = 6
 
 
 def _build_wrapper(function: Any, begin: Any, failed: Any, end: Any, like: CodeType | None) -> Any:
-    file, line = __file__, _CALL_LINE
+    file, line = "<rankscope>", _CALL_LINE  # no file: tracebacks would show a line of it that has nothing to do with it
     if like is not None:
         # A decorator, the def, `try:` and the call: torch's wrapper has been these four lines since it exists.
         file, line = like.co_filename, max(_CALL_LINE, like.co_firstlineno + 3)

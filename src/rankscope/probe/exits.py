@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import sys
 from types import TracebackType
@@ -28,10 +29,12 @@ def note(page: Page, sites: Sites) -> None:
         _guarded(page, lambda: record(error, traceback))
         return previous_hook(kind, error, traceback)
 
+    @functools.wraps(leave)
     def sys_exit(status: Any = None, /) -> NoReturn:
         _guarded(page, lambda: page.leaving(sites.number(sys._getframe(3)), f"sys.exit({status!r:.80})"))
         leave(status)
 
+    @functools.wraps(leave_at_once)
     def os_exit(status: int) -> NoReturn:
         _guarded(page, lambda: page.leaving(sites.number(sys._getframe(3)), f"os._exit({status!r:.80})"))
         leave_at_once(status)

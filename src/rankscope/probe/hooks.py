@@ -68,7 +68,7 @@ class TorchHooks:
         calls.wrap_method(Store, "wait", lambda _store, keys=(), *_rest, **_kwargs: _first(keys))
         calls.wrap_method(Store, "get", lambda _store, key="", *_rest, **_kwargs: str(key))
         calls.before("init_process_group", self._init_begins)
-        self._follow(module, "init_process_group", lambda _none: self._init_done(module))
+        calls.after("init_process_group", lambda: self._init_done(module))
         for name, members in (("new_group", _members), ("split_group", None)):
             if hasattr(module, name):
                 setattr(module, name, calls.wrap_plain(getattr(module, name), name, members))

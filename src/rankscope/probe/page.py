@@ -17,6 +17,8 @@ MAGIC = b"RSCOPE01"
 RING_SLOTS = 4096
 HEADER_BYTES = 4096
 HEAP_BYTES = 512 * 1024
+KEPT_FREE_BYTES = 64 * 1024
+"""Of the heap, for what comes last and matters most: exceptions, and faults of the probe."""
 CALL = struct.Struct("<QQQQIIIIiqIIBBH")
 RING_OFFSET = HEADER_BYTES
 HEAP_OFFSET = RING_OFFSET + RING_SLOTS * CALL.size
@@ -99,7 +101,7 @@ class Page:
         data = payload.encode("utf-8", "replace")
         with self._lock:
             end = self._heap_used + HEAP_ENTRY.size + len(data)
-            if end > HEAP_BYTES:
+            if end > (HEAP_BYTES if kind in (EXCEPTION, ERROR) else HEAP_BYTES - KEPT_FREE_BYTES):
                 return 0
             start = HEAP_OFFSET + self._heap_used
             HEAP_ENTRY.pack_into(self._map, start, kind, len(data))
@@ -114,7 +116,9 @@ class Page:
         """The heap number of a short text, stored once."""
         number = self._texts.get(value)
         if number is None:
-            number = self._texts[value] = self._append(TEXT, value[:4096])
+            number = self._append(TEXT, value[:4096])
+            if number or not value:  # without room it is not remembered either: keys of a store never end
+                self._texts[value] = number
         return number
 
     def site(self, frames: list[tuple[str, int, str]]) -> int:
