@@ -71,7 +71,7 @@ def run_case(case: Case, folder: Path, command: Sequence[str] = RANKSCOPE) -> Ob
 
 def _command_line(case: Case, run_dir: Path, scratch: Path, command: Sequence[str]) -> list[str]:
     expect = case.expect
-    launch = [*command, "run", "--run-dir", str(run_dir), "--nproc-per-node", str(expect.nproc)]
+    launch = [*command, "run", "--standalone", "--run-dir", str(run_dir), "--nproc-per-node", str(expect.nproc)]
     arguments = [argument.replace("{tmp}", str(scratch)) for argument in expect.args]
     return [*launch, *expect.options, "train.py", *arguments]
 

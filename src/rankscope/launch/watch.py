@@ -14,6 +14,7 @@ from rankscope.diagnosis.verdict import Verdict
 from rankscope.diagnosis.views import LIFE_CPU_SHARE, LIFE_IO_BYTES_PER_S
 from rankscope.errors import EvidenceError
 from rankscope.evidence.collect import find_page
+from rankscope.evidence.gpus import read_gpus
 from rankscope.evidence.model import Evidence
 from rankscope.evidence.pages import Heartbeat, read_heartbeat
 from rankscope.evidence.procfs import Pulse, pulse
@@ -28,6 +29,7 @@ LEAST_THRESHOLD_S = 30.0
 QUIET_FACTOR = 4.0
 """The automatic threshold, in longest quiet stretches from which the job came back by itself."""
 _WINDOW_S = 1.0
+_GPU_PERIOD_S = 2.0
 _GROWTH_BYTES = 1 << 20
 _LATE_LOOK_S = 60.0
 
@@ -80,6 +82,7 @@ class Watcher:
         self._on_recovery = on_recovery
         self._traces: dict[int, _Trace] = {}
         self._attempt = -1
+        self._gpus_due = 0.0
         self._episode: _Episode | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="rankscope-watch", daemon=True)
@@ -113,6 +116,7 @@ class Watcher:
 
     def _glance(self, now: float) -> None:
         living = self._job.living()
+        self._feel_gpus(living, now)
         for process in living:
             self._feel(process, now)
         if not living or self._job.pump.blocked_s > 0.5:
@@ -137,6 +141,20 @@ class Watcher:
             self._look(self._episode)
             ended = time.time()
             self._episode.judged |= {p.rank for p in living if ended - p.life_at >= self.threshold()}
+
+    def _feel_gpus(self, living: list[RankProcess], now: float) -> None:
+        """A busy GPU is a sign of life of the ranks that use it."""
+        if now < self._gpus_due:
+            return
+        gpus = read_gpus()
+        if isinstance(gpus, str):
+            self._gpus_due = float("inf")
+            return
+        self._gpus_due = now + _GPU_PERIOD_S
+        busy = {pid for gpu in gpus if gpu.utilization_percent for pid in gpu.pids}
+        for process in living:
+            if process.pid in busy:
+                process.life_at = now
 
     def _feel(self, process: RankProcess, now: float) -> None:
         """Notes a sign of life: progress, processor time, bytes moved, memory taken."""
