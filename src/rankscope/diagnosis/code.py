@@ -104,7 +104,10 @@ class CodeReader:
                     continue
                 if any(self._conditional(each) for each in outside[:at]) or self.around(other).handling:
                     return None
-                if self._depends(other, frame):
+                if self._depends(other, frame) or self._depends(frame, other):
+                    return None
+                # A call that depends on a condition may have been passed by without leaving any loop.
+                if any(self._conditional(each) for each in inside[:depth]):
                     return None
                 for first, last in self.around(frame).loops:
                     if other.line > last:

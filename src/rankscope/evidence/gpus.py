@@ -61,3 +61,34 @@ def _told(question: Callable[[], T]) -> T | None:
         return question()
     except pynvml.NVMLError:
         return None
+
+
+def busy_processes(since: float) -> frozenset[int] | str:
+    """The processes whose kernels have run on any GPU since then, or why that cannot be told.
+
+    Per process: a GPU that several share is busy for all of them, whoever uses it.
+    """
+    try:
+        return call_within(READ_LIMIT_S, lambda: _busy(since))
+    except pynvml.NVMLError as error:
+        return str(error)
+    except TimeoutError:
+        return f"the NVIDIA driver gave no answer within {READ_LIMIT_S:g} s"
+
+
+def _busy(since: float) -> frozenset[int]:
+    pynvml.nvmlInit()
+    try:
+        found: set[int] = set()
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            try:
+                samples = pynvml.nvmlDeviceGetProcessUtilization(handle, int(since * 1e6))
+            except pynvml.NVMLError as error:
+                if error.value == pynvml.NVML_ERROR_NOT_FOUND:
+                    continue  # nothing ran in that time
+                raise
+            found |= {int(sample.pid) for sample in samples if sample.smUtil > 0}
+        return frozenset(found)
+    finally:
+        pynvml.nvmlShutdown()

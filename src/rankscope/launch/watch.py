@@ -14,7 +14,7 @@ from rankscope.diagnosis.verdict import Verdict
 from rankscope.diagnosis.views import LIFE_CPU_SHARE, LIFE_IO_BYTES_PER_S
 from rankscope.errors import EvidenceError
 from rankscope.evidence.collect import find_page
-from rankscope.evidence.gpus import read_gpus
+from rankscope.evidence.gpus import busy_processes
 from rankscope.evidence.model import Evidence
 from rankscope.evidence.pages import Heartbeat, read_heartbeat
 from rankscope.evidence.procfs import Pulse, pulse
@@ -146,12 +146,11 @@ class Watcher:
         """A busy GPU is a sign of life of the ranks that use it."""
         if now < self._gpus_due:
             return
-        gpus = read_gpus()
-        if isinstance(gpus, str):
-            self._gpus_due = float("inf")
+        busy = busy_processes(now - _GPU_PERIOD_S)
+        if isinstance(busy, str):
+            self._gpus_due = float("inf")  # no GPU, or a driver that does not tell
             return
         self._gpus_due = now + _GPU_PERIOD_S
-        busy = {pid for gpu in gpus if gpu.utilization_percent for pid in gpu.pids}
         for process in living:
             if process.pid in busy:
                 process.life_at = now
