@@ -63,7 +63,7 @@ def find_divergence(group: str, states: dict[int, State]) -> Divergence | None:
     """The first place of a group's sequence from which on the ranks were no longer at the same call.
 
     Ranks may call from different lines and agree (a broadcast written twice, under `if` and `else`): a pair of lines
-    counts as agreeing when the operations match and the same lines met before.
+    counts as agreeing when the operations match and the ranks were back together after the same lines had met before.
     """
     members = [
         states[rank] for rank in sorted(members_of(group, states)) if rank in states and _known(states[rank], group)
@@ -73,11 +73,7 @@ def find_divergence(group: str, states: dict[int, State]) -> Divergence | None:
         return None
     last = max(_reached(state, group) for state in members)
     first = max(_oldest(state, group) for state in members)
-    place: int | None = None
-    for seq in range(last, first - 1, -1):
-        if _agree(seq, group, members, first):
-            break
-        place = seq
+    place = _first_parting(group, members, first, last)
     if place is None:
         return None
     return Divergence(group=group, seq=place, sides=_sides(place, group, members), agreed=max(0, place - first))
@@ -132,19 +128,28 @@ def _site(event: Event | None) -> Site:
     return () if event is None else tuple((frame.file, frame.line) for frame in event.site[:2])
 
 
-def _agree(seq: int, group: str, members: list[State], first: int) -> bool:
-    events = [_event(state, group, seq) for state in members]
-    if any(event is None for event in events):
-        return False
-    if len({event.signature() for event in events if event is not None}) > 1:
-        return False
-    sites = tuple(_site(event) for event in events)
-    if len(set(sites)) == 1:
-        return True
-    return any(
-        tuple(_site(_event(state, group, earlier)) for state in members) == sites
-        for earlier in range(max(first, seq - 400), seq)
-    )
+def _first_parting(group: str, members: list[State], first: int, last: int) -> int | None:
+    """The place from which on the ranks never again were at the same line together."""
+    place: int | None = None
+    parted: list[tuple[Site, ...]] = []
+    meetings: set[tuple[Site, ...]] = set()
+    for seq in range(first, last + 1):
+        events = [_event(state, group, seq) for state in members]
+        sites = tuple(_site(event) for event in events)
+        alike = all(events) and len({event.signature() for event in events if event is not None}) == 1
+        if alike and len(set(sites)) == 1:
+            # Back together, or never apart; calls of which no line is known tell neither.
+            if sites[0]:
+                place = None
+                meetings.update(parted)
+                parted.clear()
+            continue
+        if alike and sites in meetings:
+            continue
+        if place is None:
+            place = seq
+        parted.append(sites)
+    return place
 
 
 def _sides(seq: int, group: str, members: list[State]) -> tuple[Side, ...]:

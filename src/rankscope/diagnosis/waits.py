@@ -204,7 +204,7 @@ def _find_wait(seen: RankEvidence, timeline: Timeline, evidence: Evidence) -> Wa
         return _wait_in_call(seen, blocking, pending, still, evidence)
     if pending and still and _stands_in_torch(seen) and evidence.collected_at - pending[0].at >= SETTLED_S:
         # Issued from C++ or long ago, and awaited by a synchronisation that is no recorded call.
-        return _wait_for_event(pending[0], seen, calls, firm=views.same_stack(seen) is True)
+        return _wait_for_event(pending[0], seen, firm=views.same_stack(seen) is True)
     return _wait_by_stack(seen) if seen.progress is None else None
 
 
@@ -242,7 +242,7 @@ def _wait_in_call(
             return _wait_for_message(seen, call, calls)
         if not pending or not still:
             return None  # at work: gradients are being computed while earlier ones travel
-        return _wait_for_event(pending[0], seen, calls, firm=_single_threaded(calls, call.thread), site=call.site)
+        return _wait_for_event(pending[0], seen, firm=_alone(seen, call.thread), site=call.site)
     # A GPU runs a rank's collectives one after another: the oldest unfinished one is what it waits for.
     queued = bool(pending) and pending[0].backend == "nccl" and call.op not in POINT_TO_POINT | SET_UP
     event = pending[0] if queued else next((e for e in reversed(pending) if e.group == call.group), None)
@@ -263,15 +263,13 @@ def _wait_in_call(
         peer=call.peer,
         since=call.entered_at,
         site=call.site,
-        firm=_single_threaded(calls, call.thread) and views.same_stack(seen) is not False,
+        firm=_alone(seen, call.thread) and views.same_stack(seen) is not False,
         note=detail.note if detail is not None else call.note,
         event=event,
     )
 
 
-def _wait_for_event(
-    event: Event, seen: RankEvidence, calls: tuple[Call, ...], *, firm: bool, site: tuple[Frame, ...] = ()
-) -> Wait:
+def _wait_for_event(event: Event, seen: RankEvidence, *, firm: bool, site: tuple[Frame, ...] = ()) -> Wait:
     thread = views.newest_main_thread(seen)
     standing = tuple(frame for frame in thread.frames if frame.user) if thread is not None else ()
     return Wait(
@@ -282,7 +280,7 @@ def _wait_for_event(
         peer=-1,
         since=event.at,
         site=site or standing or event.site,
-        firm=firm and len({call.thread for call in calls if call.group}) <= 1,
+        firm=firm and _alone(seen, thread.tid if thread is not None else seen.pid),
         event=event,
     )
 
@@ -298,13 +296,20 @@ def _wait_for_message(seen: RankEvidence, call: Call, calls: tuple[Call, ...]) -
         peer=earlier.peer if earlier is not None else -1,
         since=call.entered_at,
         site=call.site,
-        firm=_single_threaded(calls, call.thread) and views.same_stack(seen) is not False,
+        firm=_alone(seen, call.thread) and views.same_stack(seen) is not False,
     )
 
 
-def _single_threaded(calls: tuple[Call, ...], thread: int) -> bool:
-    """No other thread of the rank has ever made a collective: nobody could free the one that waits."""
-    return all(call.thread == thread for call in calls if call.group)
+def _alone(seen: RankEvidence, thread: int) -> bool:
+    """No other thread of the rank that has ever made a collective is in the middle of anything: nobody could free the
+    one that waits. The autograd thread of a GPU makes collectives too, but only for a main thread in backward."""
+    calls = seen.progress.calls if seen.progress is not None else ()
+    makers = {call.thread for call in calls if call.group}
+    if len(makers) <= 1:
+        return True
+    others = makers - {thread}
+    awake = {each.tid for sample in seen.stacks[-1:] for each in sample.threads if each.frames}
+    return not others & awake
 
 
 def _spins(seen: RankEvidence, pending: tuple[Event, ...]) -> bool:
@@ -363,10 +368,22 @@ def _joined(other: State, waiter: State, wait: Wait) -> bool:
         theirs = other.timeline.at(wait.group, wait.seq)
         if theirs is not None and _queued_behind(theirs, other.timeline):
             return False
-        return theirs is None or wait.event is None or theirs.signature() == wait.event.signature()
+        if theirs is not None and wait.event is not None and theirs.signature() != wait.event.signature():
+            return False
+        return not _out_of_step(waiter.timeline, other.timeline, wait)
     if wait.called:
         return other.timeline.called.get(wait.group, 0) >= wait.called
     return other.kind == "waiting"
+
+
+def _out_of_step(mine: Timeline, theirs: Timeline, wait: Wait) -> bool:
+    """Both have queued different operations for a later place: what is queued before may not complete either."""
+    last = min(mine.newest.get(wait.group, 0), theirs.newest.get(wait.group, 0))
+    for seq in range(wait.seq + 1, last + 1):
+        here, there = mine.at(wait.group, seq), theirs.at(wait.group, seq)
+        if here is not None and there is not None and here.signature() != there.signature():
+            return not here.done and not there.done
+    return False
 
 
 def _did_its_part(other: State, timeline: Timeline, wait: Wait) -> bool:

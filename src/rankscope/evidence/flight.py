@@ -23,6 +23,16 @@ _HAS_ENTRIES = re.compile(rb'"entries"\s*:\s*\[\s*\{')
 _MAX_ANSWER = 256 * 2**20
 
 
+_PLAIN_NAMES = {
+    "all_reduce_barrier": "barrier",
+    "_all_gather_base": "all_gather",
+    "_reduce_scatter_base": "reduce_scatter",
+    "allgather": "all_gather",
+    "allreduce": "all_reduce",
+}
+"""The same operations under the names that backends give them."""
+
+
 @dataclass(frozen=True, slots=True)
 class FlightRecord:
     collectives: tuple[Collective, ...]
@@ -147,8 +157,7 @@ def _record(document: object) -> FlightRecord:
 
 def _collective(entry: dict[Any, Any], number: int) -> Collective:
     backend, _, op = _text(entry.get("profiling_name"), "profiling_name").rpartition(":")
-    if op == "all_reduce_barrier":
-        op = "barrier"  # how NCCL carries a barrier out
+    op = _PLAIN_NAMES.get(op, op)
     pair = _list(entry.get("process_group", ["", ""]), "process_group")
     pg_id = entry.get("pg_id", "")
     completed_ns = entry.get("time_discovered_completed_ns")

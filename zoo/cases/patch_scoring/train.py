@@ -55,7 +55,7 @@ def validate(model, loader, rank, rounds):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--rounds", type=int, default=80)
+    parser.add_argument("--rounds", type=int, default=320)
     parser.add_argument("--timeout", type=float, default=5.0)
     args = parser.parse_args()
 
