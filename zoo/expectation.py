@@ -34,7 +34,8 @@ class Expectation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fault_marker: str
     """What the program logs just before things go wrong; the time to the verdict is counted from there."""
     outcome: Outcome
-    exit_code: int
+    exit_code: int | list[int]
+    """Several where torch itself decides how a victim ends."""
     stopped: bool
     """rankscope itself ends the job because it cannot go on; such a run ends with code 75."""
     cause: str | None = None

@@ -66,7 +66,8 @@ class Judgement:
 def judge(case: Case, seen: Observation) -> Judgement:
     expect = case.expect
     problems = [*seen.trouble]
-    if seen.exit_code != expect.exit_code:
+    accepted = expect.exit_code if isinstance(expect.exit_code, list) else [expect.exit_code]
+    if seen.exit_code not in accepted:
         got = "no end in time" if seen.exit_code is None else str(seen.exit_code)
         problems.append(f"exit code: expected {expect.exit_code}, got {got}")
     if expect.healthy and seen.announcements:

@@ -32,6 +32,8 @@ _WINDOW_S = 1.0
 _GPU_PERIOD_S = 2.0
 _GROWTH_BYTES = 1 << 20
 _LATE_LOOK_S = 60.0
+_TEARDOWN_S = 6.0
+"""What an interpreter may take to end after an exception."""
 
 
 @dataclass(slots=True)
@@ -213,8 +215,11 @@ class Watcher:
                 episode.reported = verdict
                 self._on_verdict(verdict, evidence)
         elif verdict.outcome == "crash" and verdict.certainty == "proven":
-            # An ended or failing rank whose peers wait on, or an exception hidden behind a wait.
-            if episode.reported is None:
+            # An ended or failing rank whose peers wait on, or an exception hidden behind a wait. A rank whose exception
+            # nobody caught is about to end by itself, with a code of its own.
+            if _just_raised(verdict, evidence, now):
+                episode.next_look = now + FIRST_LOOK_S
+            elif episode.reported is None:
                 episode.reported = verdict
                 self._on_verdict(verdict, evidence)
         elif verdict.outcome in ("slow", "hang") and quiet >= min(10.0, self.threshold()):
@@ -222,6 +227,16 @@ class Watcher:
             if key not in episode.announced and verdict.culprits:
                 episode.announced.add(key)
                 self._on_notice(verdict)
+
+
+def _just_raised(verdict: Verdict, evidence: Evidence, now: float) -> bool:
+    guilty = {culprit.rank for culprit in verdict.culprits}
+    return any(
+        error.source == "hook" and error.at is not None and now - error.at < _TEARDOWN_S
+        for seen in evidence.ranks
+        if seen.rank in guilty and seen.exit is None
+        for error in seen.exceptions
+    )
 
 
 def _worked(before: Pulse, after: Pulse, seconds: float) -> bool:

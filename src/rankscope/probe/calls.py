@@ -10,7 +10,7 @@ from types import CodeType
 from typing import Any, TypeVar
 
 from rankscope.probe.page import Page
-from rankscope.probe.sites import Sites
+from rankscope.probe.sites import OWN_CODE, Sites
 
 F = TypeVar("F", bound=Callable[..., Any])
 Reader = Callable[[tuple[Any, ...], dict[str, Any]], tuple[str, int, Any, str]]
@@ -188,7 +188,7 @@ _CALL_LINE = 6
 
 
 def _build_wrapper(function: Any, begin: Any, failed: Any, end: Any, like: CodeType | None) -> Any:
-    file, line = "<rankscope>", _CALL_LINE  # no file: tracebacks would show a line of it that has nothing to do with it
+    file, line = OWN_CODE, _CALL_LINE  # no file: tracebacks would show a line of it that has nothing to do with it
     if like is not None:
         # A decorator, the def, `try:` and the call: torch's wrapper has been these four lines since it exists.
         file, line = like.co_filename, max(_CALL_LINE, like.co_firstlineno + 3)

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 from rankscope.probe.page import FINALIZING, Page
-from rankscope.probe.sites import Sites, traceback_frames
+from rankscope.probe.sites import Sites, is_own_file, traceback_frames
 
 
 def note(page: Page, sites: Sites) -> None:
@@ -27,7 +27,8 @@ def note(page: Page, sites: Sites) -> None:
 
     def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> Any:
         _guarded(page, lambda: record(error, traceback))
-        return previous_hook(kind, error, traceback)
+        _guarded(page, lambda: _hide_ourselves(error, set()))
+        return previous_hook(kind, error, error.__traceback__ if traceback is not None else None)
 
     @functools.wraps(leave)
     def sys_exit(status: Any = None, /) -> NoReturn:
@@ -50,6 +51,26 @@ def note(page: Page, sites: Sites) -> None:
     sys.exit = sys_exit
     os._exit = os_exit
     atexit.register(at_exit)
+
+
+def _hide_ourselves(error: BaseException | None, seen: set[int]) -> None:
+    """Takes the probe's own frames out of what is about to be printed."""
+    if error is None or id(error) in seen:
+        return
+    seen.add(id(error))
+    before: TracebackType | None = None
+    entry = error.__traceback__
+    while entry is not None:
+        if is_own_file(entry.tb_frame.f_code.co_filename):
+            if before is None:
+                error.__traceback__ = entry.tb_next
+            else:
+                before.tb_next = entry.tb_next
+        else:
+            before = entry
+        entry = entry.tb_next
+    _hide_ourselves(error.__cause__, seen)
+    _hide_ourselves(error.__context__, seen)
 
 
 def _guarded(page: Page, action: Any) -> None:

@@ -12,6 +12,8 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3\.\d+/")
 _START_FOLDER = os.getcwd()
 CHAIN = 8
+OWN_CODE = "<rankscope>"
+"""File name of wrappers that have no line of their own to show."""
 
 _user_files: dict[str, bool] = {}
 
@@ -23,6 +25,10 @@ def is_user_file(file: str) -> bool:
         known = not (file.startswith(("<", _PACKAGE)) or _LIBRARY.search(file))
         _user_files[file] = known
     return known
+
+
+def is_own_file(file: str) -> bool:
+    return file.startswith(_PACKAGE) or file == OWN_CODE
 
 
 def absolute(file: str) -> str:

@@ -38,9 +38,7 @@ def connect(config):
 
 def train(config, rank):
     torch.manual_seed(0)
-    model = DistributedDataParallel(
-        nn.Sequential(nn.Linear(12, config.width), nn.ReLU(), nn.Linear(config.width, 1))
-    )
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(12, config.width), nn.ReLU(), nn.Linear(config.width, 1)))
     optimizer = torch.optim.SGD(model.parameters(), lr=config.lr)
     for step in range(config.steps):
         inputs = torch.randn(32, 12)

@@ -23,9 +23,7 @@ class Cache:
         for number in range(shards):
             generator = torch.Generator().manual_seed(number)
             torch.save(torch.randn(256, 8, generator=generator), self.root / f"shard-{number}.pt")
-        (self.root / "index.json").write_text(
-            json.dumps({"entries": [f"shard-{n}.pt" for n in range(shards)]})
-        )
+        (self.root / "index.json").write_text(json.dumps({"entries": [f"shard-{n}.pt" for n in range(shards)]}))
 
     def entries(self):
         """The names of all shards, read while nobody rewrites the index."""

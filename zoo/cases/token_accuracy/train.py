@@ -36,9 +36,7 @@ def shard(dataset, rank, world):
 
 
 def token_loss(logits, labels):
-    total = nn.functional.cross_entropy(
-        logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORE, reduction="sum"
-    )
+    total = nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORE, reduction="sum")
     return total / (labels != IGNORE).sum().clamp(min=1)
 
 

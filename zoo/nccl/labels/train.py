@@ -30,6 +30,7 @@ def make_batch(rank, step, device):
     inputs = torch.randn(32, 64, generator=generator)
     return inputs.to(device), (inputs.sum(dim=1) > 0).long().to(device)
 
+
 def accuracy(logits, labels, device):
     counts = torch.stack([(logits.argmax(dim=1) == labels).sum(), torch.tensor(len(labels), device=device)])
     gathered = [torch.zeros_like(counts) for _ in range(dist.get_world_size())]

@@ -30,6 +30,7 @@ def make_batch(rank, step, device):
     inputs = torch.randn(32, 64, generator=generator)
     return inputs.to(device), (inputs.sum(dim=1) > 0).long().to(device)
 
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=200)

@@ -30,6 +30,7 @@ def make_batch(rank, step, device):
     inputs = torch.randn(32, 64, generator=generator)
     return inputs.to(device), (inputs.sum(dim=1) > 0).long().to(device)
 
+
 def train(model, optimizer, rank, device, steps):
     for step in range(steps):
         inputs, labels = make_batch(rank, step, device)
