@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -232,17 +231,3 @@ def test_page_that_cannot_be_written_never_fails_the_call(
     assert wrapped(Tensor()).startswith("sum of")
     assert not recorder.enabled
     assert any("mmap closed" in error for error in errors(page))
-
-
-@pytest.mark.slow
-def test_recorded_call_costs_little(recorder: CallRecorder) -> None:
-    """A bound against accidents, not a measurement."""
-    wrapped = recorder.wrap(all_reduce)
-    tensor, count = Tensor(), 5000
-    best = float("inf")
-    for _ in range(5):
-        begin = time.perf_counter()
-        for _ in range(count):
-            wrapped(tensor)
-        best = min(best, (time.perf_counter() - begin) / count)
-    assert best < 15e-6

@@ -20,7 +20,10 @@ from rankscope.evidence.pages import Heartbeat, read_heartbeat
 from rankscope.evidence.procfs import Pulse, pulse
 from rankscope.launch.job import Job, RankProcess
 
-PERIOD_S = 0.2
+PERIOD_S = 0.5
+"""Between glances at a job that goes on: every one of them takes processor time from ranks that use all cores."""
+ALERT_PERIOD_S = 0.2
+"""Between glances while a rank is still."""
 FIRST_LOOK_S = 1.0
 """Stillness of all ranks after which the first close look is taken."""
 LOOK_S = 1.0
@@ -105,7 +108,7 @@ class Watcher:
         return max(LEAST_THRESHOLD_S, QUIET_FACTOR * longest)
 
     def _run(self) -> None:
-        while not self._stop.wait(PERIOD_S):
+        while not self._stop.wait(self._period()):
             job = self._job
             if job.stopping or not job.ranks:
                 continue
@@ -115,6 +118,11 @@ class Watcher:
             if job.failed():
                 continue  # elastic stops the job and asks for the evidence itself
             self._glance(time.time())
+
+    def _period(self) -> float:
+        now = time.time()
+        still = any(now - process.life_at > PERIOD_S for process in self._job.ranks if process.exit is None)
+        return ALERT_PERIOD_S if still else PERIOD_S
 
     def _glance(self, now: float) -> None:
         living = self._job.living()
