@@ -12,7 +12,8 @@ from rankscope.diagnosis.rules.endings import Endings, explain_endings, explain_
 from rankscope.diagnosis.rules.set_up import explain_group_creation, explain_missing
 from rankscope.diagnosis.rules.standing import explain_standing
 from rankscope.diagnosis.verdict import Verdict
-from rankscope.diagnosis.waits import WaitGraph, build_graph, just_entered
+from rankscope.diagnosis.waiting import just_entered
+from rankscope.diagnosis.waits import WaitGraph, build_graph
 from rankscope.evidence.model import Evidence, Exit, RaisedException, RankEvidence
 
 

@@ -10,10 +10,13 @@ from rankscope.diagnosis.code import CodeReader
 from rankscope.diagnosis.divergence import Blame, Divergence, Side, blame, find_divergence
 from rankscope.diagnosis.finding import Finding
 from rankscope.diagnosis.rules.messages_crossed import messages_crossed
+from rankscope.diagnosis.rules.uneven import short_of_data
+from rankscope.diagnosis.rules.waiting_words import call_text, group_text, now_text, site_of, standing, waiting_culprit
 from rankscope.diagnosis.timeline import POINT_TO_POINT
-from rankscope.diagnosis.verdict import Alternative, Certainty, Culprit, Where
-from rankscope.diagnosis.waits import State, Wait, WaitGraph, innermost_knot, members_of
-from rankscope.evidence.model import Evidence, Frame, Loader
+from rankscope.diagnosis.verdict import Alternative, Certainty, Where
+from rankscope.diagnosis.waiting import Wait
+from rankscope.diagnosis.waits import State, WaitGraph, innermost_knot, members_of
+from rankscope.evidence.model import Evidence, Frame
 
 _SKIPPED_FIX = (
     "make every rank reach the same collectives in the same order: move the call out of the branch, "
@@ -28,10 +31,6 @@ _MISMATCH_FIX = (
 _CYCLE_FIX = (
     "use the process groups in one fixed order on every rank (sort by group, not by rank, dict or arrival)",
     "or wait for the first collective before entering one of another group",
-)
-_UNEVEN_FIX = (
-    "give every rank the same number of batches: drop_last=True, a DistributedSampler, or a fixed number of steps",
-    "or wrap the loop in torch.distributed.algorithms.join.Join",
 )
 
 
@@ -116,7 +115,7 @@ def _passed_by(crossed: dict[str, tuple[int, ...]], graph: WaitGraph, code: Code
 def _called_at(state: State) -> Where | None:
     """The line that issued the awaited collective; on a GPU the rank stands further on, where it synchronises."""
     site = _issued(state.wait) if state.wait is not None else ()
-    return views.where(site[0]) if site else _standing(state)
+    return views.where(site[0]) if site else standing(state)
 
 
 def _issued(wait: Wait) -> tuple[Frame, ...]:
@@ -125,7 +124,7 @@ def _issued(wait: Wait) -> tuple[Frame, ...]:
 
 def _reserved_call(crossed: dict[str, tuple[int, ...]], graph: WaitGraph, code: CodeReader) -> bool:
     """One of the crossing calls is made under a condition on the rank that has no counterpart on the other side."""
-    sites = {group: _site(graph.states[ranks[0]]) for group, ranks in crossed.items()}
+    sites = {group: site_of(graph.states[ranks[0]]) for group, ranks in crossed.items()}
     for group, site in sites.items():
         found = code.guard(site)
         if found is None or not found[1].on_rank:
@@ -136,34 +135,6 @@ def _reserved_call(crossed: dict[str, tuple[int, ...]], graph: WaitGraph, code: 
     return False
 
 
-def _site(state: State) -> tuple[Frame, ...]:
-    return state.wait.site if state.wait is not None else ()
-
-
-def _culprit(state: State, doing: str, at: Where | None) -> Culprit:
-    assert state.seen is not None
-    return views.rank_culprit(state.seen, doing, at)
-
-
-def _standing(state: State) -> Where | None:
-    if _site(state):
-        return views.where(_site(state)[0])
-    return views.current_where(state.seen) if state.seen is not None else None
-
-
-def _call_text(state: State) -> str:
-    wait = state.wait
-    if wait is None:
-        return "no collective"
-    number = f" {wait.seq}" if wait.seq else ""
-    group = f" of {_group_text(wait.group)}" if wait.group else ""
-    return f"{wait.op}{number}{group}"
-
-
-def _group_text(group: str) -> str:
-    return "the default group" if group in ("0", "") else f"group {group}"
-
-
 def _order_cycle(crossed: dict[str, tuple[int, ...]], graph: WaitGraph) -> Finding:
     sizes = sorted((len(ranks) for ranks in crossed.values()), reverse=True)
     smallest = min(crossed.values(), key=len)
@@ -172,7 +143,7 @@ def _order_cycle(crossed: dict[str, tuple[int, ...]], graph: WaitGraph) -> Findi
     if sizes[0] == sizes[-1] and any(state.kind == "unknown" for state in graph.states.values()):
         guilty = ()
     culprits = tuple(
-        _culprit(state, f"waits in {_call_text(state)}", _called_at(state))
+        waiting_culprit(state, f"waits in {call_text(state)}", _called_at(state))
         for rank in guilty
         if (state := graph.states[rank])
     )
@@ -180,7 +151,7 @@ def _order_cycle(crossed: dict[str, tuple[int, ...]], graph: WaitGraph) -> Findi
     parts = []
     for ranks in crossed.values():
         first = graph.states[ranks[0]]
-        waits = f"{views.ranks_text(ranks)} {views.verb(ranks, 'wait')} in {_call_text(first)}"
+        waits = f"{views.ranks_text(ranks)} {views.verb(ranks, 'wait')} in {call_text(first)}"
         parts.append(f"{waits} at {views.place(_called_at(first))}")
     return Finding(
         outcome="hang",
@@ -199,7 +170,7 @@ def _order_cycle(crossed: dict[str, tuple[int, ...]], graph: WaitGraph) -> Findi
 
 
 def _diverged(divergence: Divergence, graph: WaitGraph, code: CodeReader) -> Finding:
-    short = _short_of_data(divergence, graph, code)
+    short = short_of_data(divergence, graph, code)
     if short is not None:
         return short
     decided = blame(divergence, graph.states, code)
@@ -231,13 +202,13 @@ def _side_text(side: Side) -> str:
 
 
 def _place_text(divergence: Divergence) -> str:
-    return f"collective {divergence.seq} of {_group_text(divergence.group)} is the first on which the ranks differ"
+    return f"collective {divergence.seq} of {group_text(divergence.group)} is the first on which the ranks differ"
 
 
 def _mismatched(divergence: Divergence, decided: Blame, graph: WaitGraph) -> Finding:
     guilty = decided.ranks or _all_sides(divergence, graph)
     culprits = tuple(
-        _culprit(
+        waiting_culprit(
             graph.states[rank],
             _side_text(side).partition(" called ")[2] or "no call",
             _side_where(side, graph.states[rank]),
@@ -267,7 +238,7 @@ def _all_sides(divergence: Divergence, graph: WaitGraph) -> tuple[int, ...]:
 
 
 def _side_where(side: Side, state: State) -> Where | None:
-    return views.where(side.site[0]) if side.site else _standing(state)
+    return views.where(side.site[0]) if side.site else standing(state)
 
 
 def _skipped(divergence: Divergence, decided: Blame, graph: WaitGraph) -> Finding:
@@ -278,8 +249,8 @@ def _skipped(divergence: Divergence, decided: Blame, graph: WaitGraph) -> Findin
             if rank not in guilty:
                 continue
             state = graph.states[rank]
-            at = _side_where(side, state) if decided.extra else _standing(state)
-            culprits.append(_culprit(state, f"waits in {_call_text(state)}", at))
+            at = _side_where(side, state) if decided.extra else standing(state)
+            culprits.append(waiting_culprit(state, f"waits in {call_text(state)}", at))
     sides = [_side_text(side) for side in divergence.sides]
     main = next((side for side in divergence.sides if set(side.ranks) <= set(decided.ranks)), divergence.sides[-1])
     other = next(side for side in divergence.sides if side is not main)
@@ -298,124 +269,10 @@ def _skipped(divergence: Divergence, decided: Blame, graph: WaitGraph) -> Findin
         certainty="proven",
         culprits=tuple(culprits),
         summary=summary,
-        because=(_place_text(divergence), *sides, *decided.reasons, _now_text(graph)),
+        because=(_place_text(divergence), *sides, *decided.reasons, now_text(graph)),
         fix=_SKIPPED_FIX,
         alternatives=(Alternative("collective-mismatch", "possible", "the calls at this place differ"),),
         references=("pytorch/pytorch#54059", "huggingface/accelerate#2690"),
-    )
-
-
-def _now_text(graph: WaitGraph) -> str:
-    by_call: dict[str, list[int]] = {}
-    for rank in sorted(graph.deadlocked):
-        by_call.setdefault(_call_text(graph.states[rank]), []).append(rank)
-    return "now " + "; ".join(f"{views.ranks_text(ranks)} in {call}" for call, ranks in by_call.items())
-
-
-def _short_of_data(divergence: Divergence, graph: WaitGraph, code: CodeReader) -> Finding | None:
-    """One side has used up its data, or left the loop, while the other is still in it."""
-    short = ran_out(graph)
-    for side in divergence.sides:
-        others = [rank for other in divergence.sides if other is not side for rank in other.ranks]
-        if short and set(side.ranks) <= set(short):
-            counts = ", ".join(f"rank {rank}: {text}" for rank, text in _batch_counts(graph).items())
-            return _uneven(side, graph, (f"batches taken from the loader: {counts}",), others)
-    for side in divergence.sides:
-        guard = code.guard(side.site) if side.event is not None else None
-        if guard is not None and guard[1].on_rank:
-            continue
-        others = [rank for other in divergence.sides if other is not side for rank in other.ranks]
-        left = _left_loop(side, others, graph, code)
-        if left is not None:
-            return _uneven(side, graph, (left,), others)
-    return None
-
-
-def _left_loop(side: Side, others: list[int], graph: WaitGraph, code: CodeReader) -> str | None:
-    if _took_as_many_batches(side.ranks, others, graph):
-        return None
-    mine = _user_frames(graph.states[side.ranks[0]])
-    own_steps = _steps(graph.states[side.ranks[0]])
-    left: tuple[Frame, int] | None = None
-    for rank in others:
-        left = code.left_loop(_user_frames(graph.states[rank]), mine)
-        if left is None or _steps(graph.states[rank]) < own_steps:
-            return None
-    if left is None:
-        return None
-    frame, line = left
-    name = frame.file.rsplit("/", 1)[-1]
-    return f"{views.ranks_text(side.ranks)} left the loop at {name}:{line}, in which the others still are"
-
-
-def _took_as_many_batches(ranks: tuple[int, ...], others: list[int], graph: WaitGraph) -> bool:
-    mine = [loader for rank in ranks if (loader := _loader(graph.states[rank])) is not None]
-    theirs = [loader for rank in others if (loader := _loader(graph.states[rank])) is not None]
-    return bool(mine and theirs) and min(loader.batches for loader in mine) >= max(loader.batches for loader in theirs)
-
-
-def _loader(state: State) -> Loader | None:
-    return state.seen.progress.loader if state.seen is not None and state.seen.progress is not None else None
-
-
-def _user_frames(state: State) -> tuple[Frame, ...]:
-    thread = views.newest_main_thread(state.seen) if state.seen is not None else None
-    if thread is not None:
-        return tuple(frame for frame in thread.frames if frame.user)
-    return _site(state)
-
-
-def _steps(state: State) -> int:
-    return state.seen.progress.steps if state.seen is not None and state.seen.progress is not None else 0
-
-
-def ran_out(graph: WaitGraph) -> tuple[int, ...]:
-    """Ranks whose loader is exhausted while another rank's same loader gave more batches. With equally many, the other
-    rank may simply stand in the last one."""
-    loaders = {
-        rank: state.seen.progress.loader
-        for rank, state in graph.states.items()
-        if state.seen is not None and state.seen.progress is not None and state.seen.progress.loader is not None
-    }
-    short = []
-    for rank, loader in loaders.items():
-        peers = [other for number, other in loaders.items() if number != rank and other is not None]
-        if loader is None or not loader.exhausted:
-            continue
-        if any(peer.number == loader.number and peer.batches > loader.batches for peer in peers):
-            short.append(rank)
-    return tuple(short)
-
-
-def _batch_counts(graph: WaitGraph) -> dict[int, str]:
-    counts = {}
-    for rank, state in graph.states.items():
-        loader = state.seen.progress.loader if state.seen is not None and state.seen.progress is not None else None
-        if loader is not None:
-            counts[rank] = f"{loader.batches}{', then the end' if loader.exhausted else ''}"
-    return counts
-
-
-def _uneven(side: Side, graph: WaitGraph, facts: tuple[str, ...], others: list[int]) -> Finding:
-    culprits = tuple(
-        _culprit(
-            graph.states[rank],
-            f"out of data, waits in {_call_text(graph.states[rank])}",
-            _standing(graph.states[rank]),
-        )
-        for rank in side.ranks
-    )
-    at = views.place(culprits[0].where)
-    return Finding(
-        outcome="hang",
-        cause="uneven-data",
-        certainty="proven",
-        culprits=culprits,
-        summary=f"{views.ranks_text(side.ranks)} ran out of data before {views.ranks_text(others)} and went on to {at}",
-        because=(*facts, _now_text(graph)),
-        fix=_UNEVEN_FIX,
-        alternatives=(Alternative("collective-skipped", "possible", "the loop may have been left for another reason"),),
-        references=("pytorch/pytorch#141069",),
     )
 
 
@@ -428,7 +285,7 @@ def _unexplained(graph: WaitGraph) -> Finding:
         culprits=(),
         summary=f"{views.ranks_text(tuple(graph.deadlocked))} wait for each other, "
         "and the record does not show where they parted",
-        because=(_now_text(graph),),
+        because=(now_text(graph),),
         fix=_SKIPPED_FIX,
         alternatives=(Alternative("collective-mismatch", "possible", "the calls may differ in size or kind"),),
     )

@@ -1,0 +1,239 @@
+"""What one rank waits in: read from its calls, its recorder, its stack and its processor time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rankscope.diagnosis import views
+from rankscope.diagnosis.timeline import POINT_TO_POINT, SET_UP, Event, Timeline
+from rankscope.evidence.model import Call, Evidence, Frame, RankEvidence
+
+SETTLED_S = 0.4
+"""A call younger than this when the evidence was taken may simply be about to return."""
+
+
+_OUTSIDE = frozenset(
+    {
+        "nanosleep",
+        "clock_nanosleep",
+        "pause",
+        "read",
+        "readv",
+        "write",
+        "recvfrom",
+        "recvmsg",
+        "sendto",
+        "sendmsg",
+        "connect",
+        "accept",
+        "accept4",
+        "wait4",
+        "waitid",
+        "flock",
+        "fcntl",
+        "open",
+        "openat",
+        "fsync",
+        "fdatasync",
+        "select",
+        "pselect6",
+        "epoll_wait",
+        "epoll_pwait",
+    }
+)
+"""System calls in which a thread waits for something other than a collective or its device."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """The call in which a rank waits for others."""
+
+    op: str
+    group: str
+    seq: int
+    """The place in the group's sequence, as this rank's timeline counts; 0 where it is not known."""
+    called: int
+    """The same by the probe's own count of calls from Python; 0 where it is not one."""
+    peer: int
+    since: float
+    site: tuple[Frame, ...]
+    firm: bool
+    """Nothing but the awaited ranks can end it: the thread stands inside, and no other thread makes collectives."""
+    note: str = ""
+    event: Event | None = None
+
+
+def find_wait(seen: RankEvidence, timeline: Timeline, evidence: Evidence) -> Wait | None:
+    calls = seen.progress.calls if seen.progress is not None else ()
+    inside = [call for call in calls if call.left_at is None and call.depth == 0]
+    blocking = next((call for call in reversed(inside) if call.op != "destroy_process_group"), None)
+    pending = timeline.pending()
+    still = not views.moving(seen) or _spins(seen, pending)
+    if blocking is not None:
+        return _wait_in_call(seen, blocking, pending, still, evidence)
+    if pending and still and _stands_in_torch(seen) and evidence.collected_at - pending[0].at >= SETTLED_S:
+        # Issued from C++ or long ago, and awaited by a synchronisation that is no recorded call.
+        return _wait_for_event(pending[0], seen, firm=views.same_stack(seen) is True)
+    return _wait_by_stack(seen) if seen.progress is None else None
+
+
+def failed_in(seen: RankEvidence, timeline: Timeline) -> Wait | None:
+    """The call whose failure ended the rank: it had been waiting there."""
+    calls = seen.progress.calls if seen.progress is not None else ()
+    failed = next((call for call in reversed(calls) if call.depth == 0 and call.failed), None)
+    if failed is None:
+        return None
+    return Wait(
+        op=failed.op,
+        group=failed.group,
+        seq=failed.seq if not timeline.recorded else 0,
+        called=failed.seq,
+        peer=failed.peer,
+        since=failed.entered_at,
+        site=failed.site,
+        firm=False,
+    )
+
+
+def _wait_by_stack(seen: RankEvidence) -> Wait | None:
+    """Without the probe: the function of torch.distributed that the stack stands in. It proves nothing by itself."""
+    thread = views.newest_main_thread(seen)
+    if thread is None or views.same_stack(seen) is False:
+        return None
+    entered = [frame for frame in thread.frames if "/torch/distributed/distributed_c10d.py" in frame.file]
+    frames = views.python_frames(thread.frames)
+    # Still inside torch may be a collective that C++ made, in a backward pass or under DDP: it must not be blamed.
+    inside_torch = bool(frames) and "/torch/" in frames[0].file and not views.moving(seen) and _stands_in_torch(seen)
+    if not entered and not inside_torch:
+        return None
+    return Wait(
+        op=entered[-1].function.rpartition(".")[2] if entered else "torch",
+        group="0",
+        seq=0,
+        called=0,
+        peer=-1,
+        since=seen.stacks[0].at,
+        site=tuple(frame for frame in thread.frames if frame.user),
+        firm=False,
+    )
+
+
+def _wait_in_call(
+    seen: RankEvidence, call: Call, pending: tuple[Event, ...], still: bool, evidence: Evidence
+) -> Wait | None:
+    if evidence.collected_at - call.entered_at < SETTLED_S:
+        return None
+    calls = seen.progress.calls if seen.progress is not None else ()
+    if call.op in ("backward", "_broadcast_coalesced", "_verify_params_across_processes", "Work.wait"):
+        if call.op == "Work.wait" and not pending:
+            return _wait_for_message(seen, call, calls)
+        if not pending or not still:
+            return None  # at work: gradients are being computed while earlier ones travel
+        return _wait_for_event(pending[0], seen, firm=_alone(seen, call.thread), site=call.site)
+    # A GPU runs a rank's collectives one after another: the oldest unfinished one is what it waits for.
+    queued = bool(pending) and pending[0].backend == "nccl" and call.op not in POINT_TO_POINT | SET_UP
+    event = pending[0] if queued else next((e for e in reversed(pending) if e.group == call.group), None)
+    if (
+        call.group
+        and event is None
+        and not pending
+        and seen.collectives
+        and call.op not in POINT_TO_POINT | SET_UP | {"monitored_barrier"}
+    ):
+        return None  # the recorder knows no unfinished collective: the call is on its way in or out
+    detail = next((inner for inner in reversed(calls) if inner.left_at is None and inner.note), None)
+    return Wait(
+        op=event.op if event is not None else call.op,
+        group=event.group if event is not None else call.group,
+        seq=event.seq if event is not None else (0 if seen.collectives else call.seq),
+        called=0 if queued and event is not pending[-1] else call.seq,
+        peer=call.peer,
+        since=call.entered_at,
+        site=call.site,
+        firm=_alone(seen, call.thread) and views.same_stack(seen) is not False,
+        note=detail.note if detail is not None else call.note,
+        event=event,
+    )
+
+
+def _wait_for_event(event: Event, seen: RankEvidence, *, firm: bool, site: tuple[Frame, ...] = ()) -> Wait:
+    thread = views.newest_main_thread(seen)
+    standing = tuple(frame for frame in thread.frames if frame.user) if thread is not None else ()
+    return Wait(
+        op=event.op,
+        group=event.group,
+        seq=event.seq,
+        called=0,
+        peer=-1,
+        since=event.at,
+        site=site or standing or event.site,
+        firm=firm and _alone(seen, thread.tid if thread is not None else seen.pid),
+        event=event,
+    )
+
+
+def _wait_for_message(seen: RankEvidence, call: Call, calls: tuple[Call, ...]) -> Wait:
+    """A wait for a message that torch does not record: the newest send or receive before it tells the peer."""
+    earlier = next((c for c in reversed(calls) if c.index < call.index and c.op in POINT_TO_POINT), None)
+    return Wait(
+        op=earlier.op if earlier is not None else call.op,
+        group=earlier.group if earlier is not None else "",
+        seq=0,
+        called=0,
+        peer=earlier.peer if earlier is not None else -1,
+        since=call.entered_at,
+        site=call.site,
+        firm=_alone(seen, call.thread) and views.same_stack(seen) is not False,
+    )
+
+
+def _alone(seen: RankEvidence, thread: int) -> bool:
+    """No other thread of the rank that has ever made a collective is in the middle of anything: nobody could free the
+    one that waits. The autograd thread of a GPU makes collectives too, but only for a main thread in backward."""
+    calls = seen.progress.calls if seen.progress is not None else ()
+    makers = {call.thread for call in calls if call.group}
+    if len(makers) <= 1:
+        return True
+    others = makers - {thread}
+    awake = {each.tid for sample in seen.stacks[-1:] for each in sample.threads if each.frames}
+    return not others & awake
+
+
+def _spins(seen: RankEvidence, pending: tuple[Event, ...]) -> bool:
+    """A wait for the GPU burns processor time without moving: the same lines, an unfinished NCCL operation."""
+    return bool(pending) and pending[0].backend == "nccl" and views.same_stack(seen) is True
+
+
+def _stands_in_torch(seen: RankEvidence) -> bool:
+    """The main thread stands in torch, or in a call into it that leaves no Python frame, as `.item()` does."""
+    thread = views.newest_main_thread(seen)
+    frames = views.python_frames(thread.frames) if thread is not None else ()
+    if not frames:
+        return False
+    syscall = seen.processes[-1].syscall if seen.processes else None
+    return (syscall is None or syscall.name not in _OUTSIDE) and ("/torch/" in frames[0].file or frames[0].user)
+
+
+def stopped(seen: RankEvidence) -> bool:
+    """By SIGSTOP or a debugger. Taking a stack traces a process for a moment: one look at that does not count."""
+    states = [sample.state for sample in seen.processes[-2:]]
+    return states[-1:] == ["T"] or (len(states) == 2 and all(state in "Tt" for state in states))
+
+
+def just_entered(seen: RankEvidence, evidence: Evidence) -> bool:
+    """In a call too young to tell anything: the rank is on its way."""
+    calls = seen.progress.calls if seen.progress is not None else ()
+    return any(c.left_at is None and c.depth == 0 and evidence.collected_at - c.entered_at < SETTLED_S for c in calls)
+
+
+def waits_unseen(seen: RankEvidence, timeline: Timeline) -> bool:
+    """Stands in a collective of which there is no record, waits for a GPU whose queue is not known, or has an
+    unfinished collective and no stack that tells whether it waits for it."""
+    if not seen.stacks:
+        return bool(timeline.pending())
+    thread = views.newest_main_thread(seen)
+    frames = views.python_frames(thread.frames) if thread is not None else ()
+    inner = frames[: next((at for at, frame in enumerate(frames) if frame.user), len(frames))]
+    if any("/torch/cuda/" in frame.file and frame.function == "synchronize" for frame in inner):
+        return not seen.collectives and views.same_stack(seen) is True
+    return seen.progress is None and any(frame.file.endswith("/distributed_c10d.py") for frame in inner)
