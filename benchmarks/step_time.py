@@ -110,7 +110,8 @@ def measure(
         for name, launch in commands.items():
             ends = [str(folder / f"{name}.{end}") for end in ("ready", "stop", "json")]
             command = [*launch, "--nproc-per-node", "2", str(script), *ends, str(width)]
-            jobs[name] = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            log = (folder / f"{name}.log").open("wb")
+            jobs[name] = subprocess.Popen(command, stdout=log, stderr=log)
         deadline = time.monotonic() + START_LIMIT_S
         while not all((folder / f"{name}.ready").exists() for name in jobs):
             if time.monotonic() > deadline or any(job.poll() is not None for job in jobs.values()):
@@ -128,8 +129,10 @@ def measure(
         for name, tree in trees.items():
             _send(tree, signal.SIGCONT)
             (folder / f"{name}.stop").touch()
-        for job in jobs.values():
-            job.wait(60)
+        for name, job in jobs.items():
+            if job.wait(60) != 0:
+                sys.stderr.write((folder / f"{name}.log").read_text(errors="replace"))
+                raise SystemExit(f"the job under {name} ended with {job.returncode}")
         return turns, {name: json.loads((folder / f"{name}.json").read_text()) for name in jobs}
     finally:
         for job in jobs.values():

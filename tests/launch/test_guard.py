@@ -357,3 +357,21 @@ def test_die_with_parent_covers_a_parent_that_is_gone_already() -> None:
     script = "from rankscope.launch.guard import die_with_parent; die_with_parent(9, parent=1 << 22)"
     done = subprocess.run([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": str(SOURCE)}, check=False)
     assert done.returncode == -signal.SIGKILL
+
+
+def test_a_guard_that_is_stopped_and_continued_again_and_again_goes_on() -> None:
+    code = (
+        "import sys, time; from rankscope.launch.guard import run_guarded; "
+        "sys.exit(run_guarded(lambda: (time.sleep(4), 5)[1]))"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code])
+    try:
+        for _ in range(60):
+            time.sleep(0.03)
+            process.send_signal(signal.SIGSTOP)
+            time.sleep(0.02)
+            process.send_signal(signal.SIGCONT)
+        assert process.wait(30) == 5
+    finally:
+        if process.poll() is None:
+            process.kill()

@@ -138,10 +138,11 @@ def _watch(warden: int, told: int, forwarder: _Forwarder, forwarded: set[signal.
     """Waits for the end of the job; returns the launcher's wait status and how many were killed after it."""
     launcher = int(_line(told) or 0)
     while True:
+        # Stopped and continued inside this wait, Python may report a signal that there is none of: it is passed over.
         event = signal.sigtimedwait({*forwarded, signal.SIGCHLD}, 1.0)
         if event is None:
             forwarder.echoes()
-        elif event.si_signo != signal.SIGCHLD:
+        elif event.si_signo in forwarded:
             # The terminal sends to the whole group: the launcher has it already.
             if event.si_code != _SI_KERNEL and launcher:
                 forwarder.forward(event.si_signo, launcher)
