@@ -40,9 +40,14 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", case_names())
-def test_case_gets_its_verdict(name: str, runs: Runs) -> None:
-    result = runs[name].result()
-    assert result.judgement.right, explain(result)
+def test_case_gets_its_verdict(name: str, runs: Runs, tmp_path: Path) -> None:
+    """A busy machine may spoil the timing of a case once; a wrong blame or a false alarm is never forgiven."""
+    first = runs[name].result()
+    assert not first.judgement.wrong_blame, explain(first)
+    assert not first.judgement.false_alarm, explain(first)
+    if not first.judgement.right:
+        again = run_and_judge(name, tmp_path / "again")
+        assert again.judgement.right, f"{explain(first)}\nand again:\n{explain(again)}"
 
 
 @pytest.mark.parametrize("name", case_names())
