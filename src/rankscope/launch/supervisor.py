@@ -61,11 +61,13 @@ class Supervisor:
         if known or job.finished_well() or not job.ranks:
             job.stopping = True
             return
-        if job.failed():
+        trigger = "failure" if job.failed() else "interrupt"
+        if trigger == "failure":
             self._settle()
-            self._conclude("failure")
-        elif job.living():
-            self._conclude("interrupt")
+        try:
+            self._conclude(trigger)
+        except Exception as error:  # noqa: BLE001  a fault of ours must not keep the ranks from being stopped
+            job.note_problem(f"the diagnosis failed: {type(error).__name__}: {error}")
         job.stopping = True
 
     def _settle(self) -> None:
@@ -135,8 +137,10 @@ class Supervisor:
         with self._lock:
             verdict = self._verdicts.get(job.attempt)
             earlier = {attempt: v for attempt, v in self._verdicts.items() if attempt != job.attempt}
-        if verdict is None or (job.finished_well() and not self.stopped_for_hang and self.interrupted_by is None):
+        if job.finished_well() and not self.stopped_for_hang and self.interrupted_by is None:
             verdict = _good(job)
+        elif verdict is None:
+            verdict = _good(job) if job.finished_well() else _undiagnosed(job)
         notes = [f"attempt {attempt} had ended: {past.headline}" for attempt, past in sorted(earlier.items())]
         return replace(
             verdict,
@@ -175,6 +179,27 @@ def _good(job: Job) -> Verdict:
         headline=f"all {job.world_size} ranks ended well.",
         because=(),
         fix=(),
+        world_size=job.world_size,
+    )
+
+
+def _undiagnosed(job: Job) -> Verdict:
+    """The job ended badly and no evidence could be read: what the exit codes say, and no more."""
+    failed = sorted(job.failed(), key=lambda process: process.exit.at if process.exit is not None else 0.0)
+    first = failed[0] if failed else None
+    code = first.exit.code if first is not None and first.exit is not None else None
+    return Verdict(
+        schema=1,
+        outcome="crash",
+        cause="exit-code",
+        certainty="possible",
+        culprits=(),
+        victims=(),
+        headline=f"rank {first.rank} ended first, with code {code}."
+        if first is not None
+        else "the ranks were stopped.",
+        because=("the evidence could not be read; only exit codes are known",),
+        fix=("look at the output of that rank in the run's folder",),
         world_size=job.world_size,
     )
 

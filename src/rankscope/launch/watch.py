@@ -117,7 +117,10 @@ class Watcher:
             job.poll()
             if job.failed():
                 continue  # elastic stops the job and asks for the evidence itself
-            self._glance(time.time())
+            try:
+                self._glance(time.time())
+            except Exception as error:  # noqa: BLE001  a fault of ours must not end the watching; it is told at the end
+                job.note_problem(f"a look at the job failed: {type(error).__name__}: {error}")
 
     def _period(self) -> float:
         now = time.time()
