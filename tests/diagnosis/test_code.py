@@ -6,11 +6,12 @@ import textwrap
 
 import factories as make
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rankscope.diagnosis.code import CodeReader
 from rankscope.evidence.model import Frame
+from searching import searched
 
 TEXT = textwrap.dedent(
     """\
@@ -106,7 +107,7 @@ def test_a_missing_or_broken_source_tells_nothing() -> None:
         assert code.around(None).loops == ()
 
 
-@settings(max_examples=100, deadline=None)
+@searched(100)
 @given(st.text(max_size=200), st.integers(-1, 20))
 def test_any_text_and_line_can_be_read(text: str, line: int) -> None:
     code = CodeReader(make.evidence(source={"train.py": text}))

@@ -5,16 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from incidents import Incident, incident, plans
 from synthetic import CAUSES, Plan, Site
 
 from rankscope.diagnosis.diagnose import diagnose
 from rankscope.diagnosis.verdict import Verdict
+from rankscope.evidence.model import Evidence
+from searching import searched
 
 REDUCE = Site("all_reduce", 3, second=False, helper=False)
 ON_SECOND = replace(REDUCE, second=True)
+BROADCAST = replace(REDUCE, op="broadcast")
 
 
 def plan(plant: str, *body: Site, ranks: int = 4, odd: tuple[int, ...] = (2,), **fields: object) -> Plan:
@@ -40,7 +43,7 @@ def check(case: Incident) -> None:
 
 
 @pytest.mark.parametrize("plant", sorted(CAUSES))
-@settings(max_examples=25, deadline=None)
+@searched(25)
 @given(data=st.data())
 def test_a_planted_fault_is_found(plant: str, data: st.DataObject) -> None:
     check(incident(data.draw(plans((plant,)))))
@@ -100,3 +103,22 @@ def test_what_was_issued_to_the_gpu_after_the_fault_does_not_hide_it() -> None:
 def test_a_process_stopped_inside_a_collective_that_all_have_entered_is_named() -> None:
     verdict = diagnose(incident(plan("stopped-inside")).evidence)
     assert (verdict.cause, ranks_of(verdict), verdict.victims) == ("frozen-process", {2}, (0, 1, 3))
+
+
+def without_notes(case: Incident, rank: int) -> Evidence:
+    """The rank's own notes are lost, and with them its lines and roots; torch's recorder is left."""
+    ranks = tuple(replace(seen, progress=None) if seen.rank == rank else seen for seen in case.evidence.ranks)
+    return replace(case.evidence, ranks=ranks)
+
+
+def test_a_culprit_whose_lines_are_lost_is_known_by_its_operation() -> None:
+    case = incident(plan("extra-rank", BROADCAST, odd=(3,), sources=False, eager=True))
+    verdict = diagnose(without_notes(case, 3))
+    assert ranks_of(verdict) == {3}
+    assert "a line that was not recorded" in verdict.headline
+
+
+def test_a_victim_whose_lines_are_lost_is_counted_among_those_that_did_the_same() -> None:
+    case = incident(plan("extra-rank", BROADCAST, odd=(1,), sources=False))
+    verdict = diagnose(without_notes(case, 0))
+    assert (ranks_of(verdict), verdict.victims) == ({1}, (0, 2, 3))

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import factories as make
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from incidents import Incident, incident, plans
 from synthetic import Plan
@@ -33,9 +33,10 @@ from rankscope.evidence.model import (
     Thread,
 )
 from rankscope.evidence.store import load_evidence, save_evidence
+from searching import searched
 
 INCIDENTS = plans().map(incident)
-QUICK = settings(max_examples=120, deadline=None)
+QUICK = searched(120)
 
 
 def told(verdict: Verdict) -> tuple[object, ...]:
@@ -177,14 +178,14 @@ def _on_its_way(seen: RankEvidence, now: float, slowness: float) -> RankEvidence
     )
 
 
-@settings(max_examples=40, deadline=None)
+@searched(40)
 @given(plans(("",)))
 def test_a_job_whose_ranks_all_finished_is_well(plan: Plan) -> None:
     verdict = diagnose(incident(plan).evidence)
     assert (verdict.outcome, verdict.cause, verdict.culprits, verdict.victims) == ("ok", None, (), ())
 
 
-@settings(max_examples=40, deadline=None)
+@searched(40)
 @given(INCIDENTS)
 def test_saved_evidence_gives_the_same_verdict(case: Incident) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -254,7 +255,7 @@ ANYTHING = st.builds(
 )  # fmt: skip
 
 
-@settings(max_examples=250, deadline=None)
+@searched(250)
 @given(ANYTHING)
 def test_any_evidence_has_a_verdict(evidence: Evidence) -> None:
     verdict = diagnose(evidence)

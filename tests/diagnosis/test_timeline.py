@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import factories as make
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from incidents import incident, plans
 from synthetic import Plan
 
@@ -14,6 +14,7 @@ from rankscope.diagnosis.divergence import find_divergence
 from rankscope.diagnosis.timeline import build_timeline
 from rankscope.diagnosis.waits import build_graph
 from rankscope.evidence.model import Call, Collective, RankEvidence
+from searching import searched
 
 SITE = make.frame("train.py", 5, "train")
 
@@ -84,7 +85,7 @@ def test_sizes_matter_only_where_every_rank_must_pass_the_same() -> None:
     assert signature("barrier", 3) != signature("all_reduce", 3)
 
 
-@settings(max_examples=60, deadline=None)
+@searched(60)
 @given(plans())
 def test_recorder_and_probe_tell_the_same_sequence(plan: Plan) -> None:
     """On gloo, where barriers are recorded as such, both name the same operations, sizes and lines."""
@@ -99,7 +100,7 @@ def test_recorder_and_probe_tell_the_same_sequence(plan: Plan) -> None:
         assert both[0].newest == both[1].newest == both[0].called
 
 
-@settings(max_examples=60, deadline=None)
+@searched(60)
 @given(plans(("extra-rank", "pairing", "mismatch", "return-data"), smallest=3))
 def test_sequences_part_between_the_culprits_and_the_others(plan: Plan) -> None:
     case = incident(replace(plan, second=frozenset()))
@@ -110,7 +111,7 @@ def test_sequences_part_between_the_culprits_and_the_others(plan: Plan) -> None:
     assert sorted(map(sorted, sides)) == sorted(map(sorted, (plan.odd, frozenset(range(plan.ranks)) - plan.odd)))
 
 
-@settings(max_examples=40, deadline=None)
+@searched(40)
 @given(plans(("",)))
 def test_ranks_that_did_the_same_do_not_part(plan: Plan) -> None:
     case = incident(plan)

@@ -11,7 +11,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rankscope.diagnosis.codec import verdict_from_json, verdict_to_json
@@ -29,6 +29,7 @@ from rankscope.evidence.model import (
     Thread,
 )
 from rankscope.evidence.store import FILE_NAME, load_evidence, save_evidence
+from searching import searched
 
 st.register_type_strategy(float, st.floats(allow_nan=False, allow_infinity=False))
 st.register_type_strategy(int, st.integers(-(2**40), 2**40))
@@ -73,7 +74,7 @@ def files_no_larger_than(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@searched(25)
 @given(st.from_type(Evidence))
 def test_evidence_comes_back_as_it_was(tmp_path_factory: pytest.TempPathFactory, found: Evidence) -> None:
     folder = tmp_path_factory.mktemp("run")
@@ -211,7 +212,7 @@ def test_a_verdict_is_written_in_the_contracts_order_with_three_digits() -> None
     assert data.endswith(b"}\n")
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
+@searched(50)
 @given(st.from_type(Verdict))
 def test_a_verdict_comes_back_with_its_seconds_rounded(verdict: Verdict) -> None:
     verdict = replace(verdict, schema=1)

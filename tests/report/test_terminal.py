@@ -9,13 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rankscope.diagnosis.verdict import Alternative, Culprit, Verdict, Where
 from rankscope.diagnosis.views import rank_list, ranks_text
 from rankscope.report.phrases import duration, plain
 from rankscope.report.terminal import MOST_LINES, render, use_color
+from searching import searched
 
 HANG = Verdict(
     schema=1,
@@ -268,7 +269,7 @@ VERDICTS = st.builds(
 )
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@searched(100)
 @given(VERDICTS, st.integers(0, 250), WORDS)
 def test_any_verdict_is_short_begins_with_the_headline_and_is_harmless(
     verdict: Verdict, width: int, folder: str

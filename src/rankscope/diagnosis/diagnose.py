@@ -126,7 +126,7 @@ def _all_wait(evidence: Evidence, graph: WaitGraph) -> Finding | None:
     for rank in graph.waiting():
         wait = graph.states[rank].wait
         if wait is not None:
-            at = views.place(views.where(wait.site[0])) if wait.site else "torch's own code"
+            at = views.place(views.where(wait.site[0])) if wait.site else views.NO_LINE
             places.setdefault(f"{wait.op} at {at}", []).append(rank)
     parts = [f"{views.ranks_text(ranks)} {views.verb(ranks, 'wait')} in {call}" for call, ranks in places.items()]
     return Finding(

@@ -68,15 +68,18 @@ def find_divergence(group: str, states: dict[int, State]) -> Divergence | None:
     members = [
         states[rank] for rank in sorted(members_of(group, states)) if rank in states and _known(states[rank], group)
     ]
-    members = _comparable(members, group)
+    members, siteless = _comparable(members, group)
     if len(members) < 2:
         return None
     last = max(_reached(state, group) for state in members)
     first = max(_oldest(state, group) for state in members)
     place = _first_parting(group, members, first, last)
+    odd = _first_odd_operation(group, members, siteless, first, last if place is None else place)
+    place = odd if odd is not None else place
     if place is None:
         return None
-    return Divergence(group=group, seq=place, sides=_sides(place, group, members), agreed=max(0, place - first))
+    sides = _sides(place, group, members, siteless)
+    return Divergence(group=group, seq=place, sides=sides, agreed=max(0, place - first))
 
 
 def _by_calls(state: State) -> State:
@@ -94,13 +97,25 @@ def _known(state: State, group: str) -> bool:
     return bool(timeline.events.get(group)) or (whole and not timeline.newest.get(group))
 
 
-def _comparable(members: list[State], group: str) -> list[State]:
+def _comparable(members: list[State], group: str) -> tuple[list[State], list[State]]:
     """Recorder and probe count differently: where the recorder of one is lost, as with an ended rank, all are compared
-    by what they wrote down themselves. A rank of which no line is known agrees with nobody and is left out."""
+    by what they wrote down themselves. Ranks of which no line is known agree with nobody and come second, apart."""
     if len({state.timeline.recorded for state in members if state.timeline is not None and state.timeline.newest}) > 1:
         members = [state for state in map(_by_calls, members) if _known(state, group)]
     sited = [state for state in members if _has_sites(state, group)]
-    return sited if any(state.timeline is not None and state.timeline.events.get(group) for state in sited) else members
+    if not any(state.timeline is not None and state.timeline.events.get(group) for state in sited):
+        return members, []
+    return sited, [state for state in members if not _has_sites(state, group)]
+
+
+def _first_odd_operation(group: str, members: list[State], siteless: list[State], first: int, last: int) -> int | None:
+    """The first place, up to `last`, where a rank of which no line is known made another operation than the rest."""
+    for seq in range(first, last + 1):
+        usual = [event for state in members if (event := _event(state, group, seq)) is not None]
+        theirs = [event for state in siteless if (event := _event(state, group, seq)) is not None]
+        if usual and any(all(event.contradicts(other) for other in usual) for event in theirs):
+            return seq
+    return None
 
 
 def _has_sites(state: State, group: str) -> bool:
@@ -152,7 +167,7 @@ def _first_parting(group: str, members: list[State], first: int, last: int) -> i
     return place
 
 
-def _sides(seq: int, group: str, members: list[State]) -> tuple[Side, ...]:
+def _sides(seq: int, group: str, members: list[State], siteless: list[State]) -> tuple[Side, ...]:
     found: dict[tuple[object, ...], list[int]] = {}
     events: dict[tuple[object, ...], Event | None] = {}
     for state in members:
@@ -160,9 +175,19 @@ def _sides(seq: int, group: str, members: list[State]) -> tuple[Side, ...]:
         key = ("absent",) if event is None else (_site(event), event.signature())
         found.setdefault(key, []).append(state.rank)
         events[key] = event
+    for state in siteless:
+        event = _event(state, group, seq)
+        if event is None:
+            continue
+        # Of a call whose line is not known, it is only known which others it cannot have been.
+        alike = [key for key, other in events.items() if other is not None and not other.contradicts(event)]
+        if len(alike) < 2:
+            side = alike[0] if alike else ("siteless", event.signature())
+            found.setdefault(side, []).append(state.rank)
+            events.setdefault(side, event)
     sides = [
         Side(
-            ranks=tuple(ranks),
+            ranks=tuple(sorted(ranks)),
             event=events[key],
             site=event.site if (event := events[key]) is not None else _message_site(ranks, members),
         )

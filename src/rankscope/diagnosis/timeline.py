@@ -49,6 +49,11 @@ class Event:
             self.root if self.op in ROOTED else -1,
         )
 
+    def contradicts(self, other: Event) -> bool:
+        """Whether the two cannot be one collective; a size, dtype or root that is not known contradicts nothing."""
+        pairs = zip(self.signature(), other.signature(), strict=True)
+        return any(mine != theirs and mine not in (-1, "") and theirs not in (-1, "") for mine, theirs in pairs)
+
 
 @dataclass(frozen=True, slots=True)
 class Timeline:

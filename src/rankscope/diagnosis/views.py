@@ -11,6 +11,8 @@ from rankscope.evidence.model import ChildProcess, Frame, ProcessSample, RankEvi
 LIFE_CPU_SHARE = 0.05
 """Share of one core above which a process is at work; below lie polling loops and background threads."""
 LIFE_IO_BYTES_PER_S = 4096
+NO_LINE = "a line that was not recorded"
+"""Said of calls that torch's own C++ issued, and of ranks whose notes are lost."""
 
 
 def main_thread(sample: StackSample) -> Thread | None:

@@ -195,7 +195,7 @@ def _mismatch(divergence: Divergence, code: CodeReader) -> bool:
 def _side_text(side: Side) -> str:
     if side.event is None:
         return f"{views.ranks_text(side.ranks)} did not make it"
-    at = views.place(views.where(side.site[0])) if side.site else "torch's own code"
+    at = views.place(views.where(side.site[0])) if side.site else views.NO_LINE
     size = f" of {side.event.numel} element{'s' if side.event.numel > 1 else ''}" if side.event.numel > 0 else ""
     step = f", after step {side.event.step}" if side.event.step > 0 else ""
     return f"{views.ranks_text(side.ranks)} called {side.event.op}{size} at {at}{step}"
@@ -259,7 +259,7 @@ def _skipped(divergence: Divergence, decided: Blame, graph: WaitGraph) -> Findin
     elif decided.extra and main.event is not None:
         summary = f"{_side_text(main)}, which no other rank of the group calls there"
     elif other.event is not None:
-        place = views.place(views.where(other.site[0])) if other.site else "torch's own code"
+        place = views.place(views.where(other.site[0])) if other.site else views.NO_LINE
         summary = f"{views.ranks_text(main.ranks)} passed by the {other.event.op} at {place} and went on"
     else:
         summary = "; ".join(sides)

@@ -46,7 +46,7 @@ def messages_crossed(graph: WaitGraph, knot: frozenset[int]) -> Finding:
 
 def _line(state: State) -> str:
     assert state.wait is not None
-    at = views.place(views.where(state.wait.site[0])) if state.wait.site else "torch's own code"
+    at = views.place(views.where(state.wait.site[0])) if state.wait.site else views.NO_LINE
     return f"rank {state.rank} is in {state.wait.op} with rank {state.wait.peer} at {at}"
 
 
