@@ -122,3 +122,10 @@ def test_a_victim_whose_lines_are_lost_is_counted_among_those_that_did_the_same(
     case = incident(plan("extra-rank", BROADCAST, odd=(1,), sources=False))
     verdict = diagnose(without_notes(case, 0))
     assert (ranks_of(verdict), verdict.victims) == ({1}, (0, 2, 3))
+
+
+def test_a_root_that_is_not_known_is_no_other_root() -> None:
+    body = (REDUCE, BROADCAST)
+    case = incident(plan("stopped-inside", *body, steps=1, step=0, place=1, sources=False, eager=True))
+    verdict = diagnose(without_notes(case, 1))
+    assert (verdict.cause, ranks_of(verdict), verdict.victims) == ("frozen-process", {2}, (0, 1, 3))

@@ -163,7 +163,7 @@ def _joined(other: State, waiter: State, wait: Wait) -> bool:
         theirs = other.timeline.at(wait.group, wait.seq)
         if theirs is not None and _queued_behind(theirs, other.timeline):
             return False
-        if theirs is not None and wait.event is not None and theirs.signature() != wait.event.signature():
+        if theirs is not None and wait.event is not None and theirs.contradicts(wait.event):
             return False
         return not _out_of_step(waiter.timeline, other.timeline, wait)
     if wait.called:
@@ -176,7 +176,7 @@ def _out_of_step(mine: Timeline, theirs: Timeline, wait: Wait) -> bool:
     last = min(mine.newest.get(wait.group, 0), theirs.newest.get(wait.group, 0))
     for seq in range(wait.seq + 1, last + 1):
         here, there = mine.at(wait.group, seq), theirs.at(wait.group, seq)
-        if here is not None and there is not None and here.signature() != there.signature():
+        if here is not None and there is not None and here.contradicts(there):
             return not here.done and not there.done
     return False
 
@@ -186,9 +186,7 @@ def _did_its_part(other: State, timeline: Timeline, wait: Wait) -> bool:
     if other.timeline is None or other.seen is None or other.seen.exit is None or other.seen.exit.code != 0:
         return False
     theirs = other.timeline.at(wait.group, wait.seq) if other.timeline.recorded == timeline.recorded else None
-    return (
-        theirs is not None and theirs.done and wait.event is not None and theirs.signature() == wait.event.signature()
-    )
+    return theirs is not None and theirs.done and wait.event is not None and not theirs.contradicts(wait.event)
 
 
 def entered_nothing(state: State) -> bool:

@@ -185,7 +185,7 @@ def _mismatch(divergence: Divergence, code: CodeReader) -> bool:
     if len(called) < 2:
         return False
     first, second = called[0], called[1]
-    if first.event is None or second.event is None or first.event.signature() == second.event.signature():
+    if first.event is None or second.event is None or not first.event.contradicts(second.event):
         return False
     if first.site and second.site and first.site[0] == second.site[0]:
         return True
