@@ -9,6 +9,7 @@ from rankscope.diagnosis.code import CodeReader
 from rankscope.diagnosis.finding import Finding
 from rankscope.diagnosis.rules.deadlock import explain_deadlock, explain_paired_call
 from rankscope.diagnosis.rules.endings import Endings, explain_endings, explain_exception, explain_left
+from rankscope.diagnosis.rules.numerics import as_alternative, ended_by_itself, explain_non_finite
 from rankscope.diagnosis.rules.set_up import explain_group_creation, explain_missing
 from rankscope.diagnosis.rules.standing import explain_standing
 from rankscope.diagnosis.verdict import Verdict
@@ -22,10 +23,20 @@ def diagnose(evidence: Evidence) -> Verdict:
     seen = replace(evidence, ranks=tuple(sorted(map(_as_ended, evidence.ranks), key=lambda rank: rank.rank)))
     endings = explain_endings(seen)
     graph = build_graph(seen, failed=endings.victims)
-    finding = _find(seen, endings, graph)
+    finding = _with_numerics(_find(seen, endings, graph), seen)
     if finding is None:
         return _fine(evidence)
     return _verdict(finding, evidence, graph, endings)
+
+
+def _with_numerics(finding: Finding | None, evidence: Evidence) -> Finding | None:
+    """A non-finite value is the verdict on a job that goes on or ended because of it; beside others it is noted."""
+    bad = explain_non_finite(evidence)
+    if bad is None:
+        return finding
+    if finding is None or finding.outcome == "slow" or ended_by_itself(evidence):
+        return bad
+    return replace(finding, alternatives=(*finding.alternatives, as_alternative(bad)))
 
 
 def _as_ended(seen: RankEvidence) -> RankEvidence:
@@ -248,8 +259,10 @@ def _verdict(finding: Finding, evidence: Evidence, graph: WaitGraph, endings: En
     guilty = {culprit.rank for culprit in finding.culprits}
     victims = tuple(sorted((set(graph.waiting()) | set(endings.victims)) - guilty))
     victims = tuple(rank for rank in victims if graph.states[rank].seen is not None)
+    if finding.victims is not None:
+        victims = finding.victims
     headline = finding.summary
-    if victims and finding.culprits:
+    if victims and finding.culprits and finding.victims is None:
         them = "it" if len(finding.culprits) == 1 else "them"
         verb = (
             f"failed with {them}"
@@ -279,6 +292,8 @@ def _verdict(finding: Finding, evidence: Evidence, graph: WaitGraph, endings: En
 
 def _since(finding: Finding, evidence: Evidence) -> float | None:
     """From the last progress of the culprits (of anybody, where there is none) to the collection."""
+    if finding.since is not None:
+        return max(0.0, evidence.collected_at - finding.since)
     guilty = {culprit.rank for culprit in finding.culprits}
     times = []
     for seen in evidence.ranks:
