@@ -187,7 +187,7 @@ class FiniteChecks:
         frames = tuple(user_frames(sys._getframe(1)))
         names, count, bad = self._bad_parameters()
         if count:
-            self._note("parameter", step, bad, names, count, frames=self._step_frames if step else frames)
+            self._note_parameters(step, bad, names, count, self._step_frames if step else frames)
             return
         self._suspicion = self._of_input(step, frames) or _Suspicion("loss", step, word, frames=frames)
 
@@ -314,7 +314,7 @@ class FiniteChecks:
         word = parameters.word(value)
         names, count, _ = self._bad_parameters()
         if count and first.kind == "parameter":
-            self._note("parameter", first.step, word, names, count, frames=first.frames)
+            self._note_parameters(first.step, word, names, count, first.frames)
         elif count and first.kind == "gradients":
             self._note("gradient", first.step, word, names, count, local=False, frames=first.frames)
         elif first.kind in ("loss", "gradient"):
@@ -391,6 +391,16 @@ class FiniteChecks:
                 self._send(value, _LateChecksum(step, replica.group, label))
 
     # Notes.
+
+    def _note_parameters(self, step: int, value: str, names: list[str], count: int, frames: Frames) -> None:
+        """What an optimizer keeps of the gradients tells whether they were bad before the parameters were."""
+        optimizers = parameters.alive(self._optimizers.values())
+        kept = next((name for each in optimizers if (name := parameters.bad_momentum(self._torch, each))), None)
+        if kept is None or step == 0:
+            self._note("parameter", step, value, names, count, frames=frames)
+        else:
+            detail = f"the optimizer's {kept} holds it too"
+            self._note("gradient", step - 1, value, names, count, detail=detail, frames=frames)
 
     def _note_suspicion(self, suspicion: _Suspicion, names: list[str], count: int) -> None:
         tensors = list(suspicion.tensors) or names

@@ -47,6 +47,16 @@ def word(value: float) -> str:
     return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
 
 
+def bad_momentum(torch: Any, optimizer: Any) -> str | None:
+    """The name of a running mean of gradients that is not finite: a finite gradient never makes it so."""
+    for state in list(optimizer.state.values()):
+        for name in ("exp_avg", "momentum_buffer"):
+            kept = state.get(name) if isinstance(state, dict) else None
+            if kept is not None and readable(plain(kept)) and first_bad_value(torch, kept) is not None:
+                return name
+    return None
+
+
 def optimizer_parameters(optimizer: Any) -> list[Any]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
