@@ -126,7 +126,7 @@ def test_gradient_spoiled_after_the_backward_pass_is_not_called_local(loop: Loop
 
 def test_parameter_that_is_not_finite_before_the_first_step_is_found(loop: Loop) -> None:
     with torch.no_grad():
-        loop.model[2].bias[0] = math.inf  # type: ignore[index, union-attr]
+        loop.model[2].bias[0] = math.inf  # type: ignore[index]
     loop.checks.step_begins(loop.optimizer, (), {})
     loop.backward(loop.model(good()).pow(2).mean())
     (note,) = loop.notes()
@@ -251,7 +251,7 @@ def test_gradient_of_a_replicated_model_is_seen_before_it_is_reduced(tmp_path: P
     loop.train(good())
     out = model(good())
     loop.checks.backward_begins(((out.sum(),),), {})
-    (out - out.detach()).pow(2).sum().sqrt().backward()  # type: ignore[no-untyped-call]
+    (out - out.detach()).pow(2).sum().sqrt().backward()
     for parameter in model.parameters():
         parameter.grad = torch.full_like(parameter, math.nan)  # what the reduction leaves
     loop.step()

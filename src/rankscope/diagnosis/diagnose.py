@@ -12,10 +12,15 @@ from rankscope.diagnosis.rules.endings import Endings, explain_endings, explain_
 from rankscope.diagnosis.rules.numerics import as_alternative, ended_by_itself, explain_non_finite
 from rankscope.diagnosis.rules.set_up import explain_group_creation, explain_missing
 from rankscope.diagnosis.rules.standing import explain_standing
+from rankscope.diagnosis.stragglers import as_finding, find_stragglers, phases_of, places_of
 from rankscope.diagnosis.verdict import Verdict
 from rankscope.diagnosis.waiting import just_entered
 from rankscope.diagnosis.waits import WaitGraph, build_graph
 from rankscope.evidence.model import Evidence, Exit, RaisedException, RankEvidence
+
+_RUNNING = frozenset({"request", "interrupt"})
+"""Reasons to look at a job that still runs."""
+_RUNNING_SHARE = 0.15
 
 
 def diagnose(evidence: Evidence) -> Verdict:
@@ -24,9 +29,11 @@ def diagnose(evidence: Evidence) -> Verdict:
     endings = explain_endings(seen)
     graph = build_graph(seen, failed=endings.victims)
     finding = _with_numerics(_find(seen, endings, graph), seen)
-    if finding is None:
-        return _fine(evidence)
-    return _verdict(finding, evidence, graph, endings)
+    slow = find_stragglers(phases_of(seen), least_share=_RUNNING_SHARE, places=places_of(seen.ranks))
+    if finding is None and slow and evidence.trigger in _RUNNING:
+        finding = as_finding(slow, seen)
+    verdict = _fine(evidence) if finding is None else _verdict(finding, evidence, graph, endings)
+    return replace(verdict, stragglers=slow)
 
 
 def _with_numerics(finding: Finding | None, evidence: Evidence) -> Finding | None:

@@ -12,11 +12,14 @@ from typing import Literal
 
 from rankscope.diagnosis.codec import verdict_to_json
 from rankscope.diagnosis.diagnose import diagnose, exit_codes
-from rankscope.diagnosis.verdict import Alternative, Verdict
+from rankscope.diagnosis.stragglers import sentence
+from rankscope.diagnosis.verdict import Alternative, Straggler, Verdict
 from rankscope.errors import EvidenceError
 from rankscope.evidence.model import Evidence
+from rankscope.evidence.pages import Heartbeat, read_heartbeat
 from rankscope.evidence.store import save_evidence
 from rankscope.launch.job import Job
+from rankscope.launch.pace import Pace
 from rankscope.launch.watch import Watcher
 from rankscope.report import live
 
@@ -32,7 +35,10 @@ class Supervisor:
         self._job = job
         self._on_hang = on_hang
         self._on_nan = on_nan
-        self._watcher = Watcher(job, stall_after_s, self._hang, self._notice, self._recovered, self._non_finite)
+        self._pace = Pace(self._slow)
+        self._watcher = Watcher(
+            job, stall_after_s, self._hang, self._notice, self._recovered, self._non_finite, self._pace
+        )
         self._lock = threading.Lock()
         self._verdicts: dict[int, Verdict] = {}
         """Attempt → what ended it."""
@@ -145,6 +151,10 @@ class Supervisor:
         self._notes.append(text)
         live.say(text)
 
+    def _slow(self, stragglers: tuple[Straggler, ...], ranks: list[int]) -> None:
+        """From the watcher: the job goes on, and could go on faster."""
+        live.say(live.slowed(sentence(stragglers, ranks)))
+
     def _recovered(self, seconds: float) -> None:
         with self._lock:
             self._verdicts.pop(self._job.attempt, None)
@@ -168,8 +178,14 @@ class Supervisor:
         notes = [f"attempt {attempt} had ended: {past.headline}" for attempt, past in sorted(earlier.items())]
         if bad is not None and verdict.outcome != "nan":
             notes.append(f"before that, {bad.headline}")
+        stragglers = self._stragglers()
+        if stragglers and verdict.outcome in ("ok", "nan", "interrupted"):
+            notes.append(sentence(stragglers, [process.rank for process in job.ranks]))
+        if verdict.outcome == "ok":
+            notes += self._unused_losses()
         return replace(
             verdict,
+            stragglers=stragglers,
             exit_codes=codes,
             ended_at=time.time(),
             started_at=job.started_at,
@@ -177,9 +193,37 @@ class Supervisor:
             notes=(*notes, *dict.fromkeys(self._notes), *job.problems, *job.pump.problems),
         )
 
+    def _heartbeats(self) -> dict[int, Heartbeat]:
+        found = {}
+        for rank, page in self._watcher.pages().items():
+            try:
+                found[rank] = read_heartbeat(page)
+            except EvidenceError as error:
+                self._job.note_problem(str(error))
+        return found
+
+    def _stragglers(self) -> tuple[Straggler, ...]:
+        pages = self._watcher.pages()
+        if len(pages) < len(self._job.ranks):
+            return ()
+        try:
+            return self._pace.of_the_run(pages)
+        except EvidenceError as error:
+            self._job.note_problem(str(error))
+            return ()
+
+    def _unused_losses(self) -> list[str]:
+        """Losses that were not finite and never reached a parameter: meant, perhaps, but worth knowing."""
+        return [
+            f"rank {rank} called backward on {beat.bad_losses} loss{'' if beat.bad_losses == 1 else 'es'} that "
+            "were not finite; no optimizer applied them"
+            for rank, beat in sorted(self._heartbeats().items())
+            if beat.bad_losses and not beat.non_finite
+        ][:3]
+
     def _found_at_the_end(self) -> Verdict | None:
         """A job may have ended before the watcher looked."""
-        if not self._job.finished_well() or not self._watcher.non_finite_ranks():
+        if not self._job.finished_well() or not any(beat.non_finite for beat in self._heartbeats().values()):
             return None
         evidence = self._job.collect("end")
         verdict = diagnose(evidence)

@@ -19,6 +19,7 @@ from rankscope.evidence.model import Evidence
 from rankscope.evidence.pages import Heartbeat, read_heartbeat
 from rankscope.evidence.procfs import Pulse, pulse
 from rankscope.launch.job import Job, RankProcess
+from rankscope.launch.pace import Pace
 
 PERIOD_S = 0.5
 """Between glances at a job that goes on: every one of them takes processor time from ranks that use all cores."""
@@ -82,6 +83,7 @@ class Watcher:
         on_notice: Callable[[Verdict], None],
         on_recovery: Callable[[float], None],
         on_non_finite: Callable[[Verdict, Evidence], None],
+        pace: Pace,
     ) -> None:
         self._job = job
         self._fixed_threshold = stall_after_s
@@ -89,6 +91,7 @@ class Watcher:
         self._on_notice = on_notice
         self._on_recovery = on_recovery
         self._on_non_finite = on_non_finite
+        self._pace = pace
         self._non_finite_since: float | None = None
         self._non_finite_told = False
         self._traces: dict[int, _Trace] = {}
@@ -121,6 +124,7 @@ class Watcher:
             if job.attempt != self._attempt:
                 self._attempt, self._traces, self._episode = job.attempt, {}, None
                 self._non_finite_since, self._non_finite_told = None, False
+                self._pace.restart()
             job.poll()
             if job.failed():
                 continue  # elastic stops the job and asks for the evidence itself
@@ -140,6 +144,10 @@ class Watcher:
         for process in living:
             self._feel(process, now)
         self._mind_numbers(now)
+        if len(living) == len(self._job.ranks):
+            beats = {process.rank: self._traces[process.rank].heartbeat for process in living}
+            phases = {rank: beat.phases if beat is not None else None for rank, beat in beats.items()}
+            self._pace.glance(phases, {process.rank: process.pid for process in living})
         if not living or self._job.pump.blocked_s > 0.5:
             # A console that nobody reads holds the ranks back; that is no fault of theirs.
             for process in living:
@@ -163,18 +171,15 @@ class Watcher:
             ended = time.time()
             self._episode.judged |= {p.rank for p in living if ended - p.life_at >= self.threshold()}
 
-    def non_finite_ranks(self) -> list[int]:
-        """Ranks of this attempt whose pages hold a note of a non-finite value, read now."""
-        found = []
+    def pages(self) -> dict[int, Path]:
+        """Rank → its page, of this attempt, also after its end."""
+        found = {}
         for process in self._job.ranks:
             trace = self._traces.get(process.rank)
             page = trace.page if trace is not None else None
             page = page or find_page(self._job.pages, self._job.attempt, process.pid)
-            try:
-                if page is not None and read_heartbeat(page).non_finite:
-                    found.append(process.rank)
-            except EvidenceError as error:
-                self._job.note_problem(str(error))
+            if page is not None:
+                found[process.rank] = page
         return found
 
     def _mind_numbers(self, now: float) -> None:
