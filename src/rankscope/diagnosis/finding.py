@@ -19,3 +19,5 @@ class Finding:
     fix: tuple[str, ...]
     alternatives: tuple[Alternative, ...] = ()
     references: tuple[str, ...] = ()
+    next: tuple[str, ...] = ()
+    """Steps that would confirm it, where it is not proven."""
