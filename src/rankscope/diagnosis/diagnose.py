@@ -13,6 +13,7 @@ from rankscope.diagnosis.rules.log_facts import known_messages, signs_of_life
 from rankscope.diagnosis.rules.logs import explain_logs, explain_mismatch
 from rankscope.diagnosis.rules.record_only import explain_absent, softened
 from rankscope.diagnosis.rules.set_up import explain_group_creation, explain_missing
+from rankscope.diagnosis.rules.stacks_only import explain_parted
 from rankscope.diagnosis.rules.standing import explain_standing
 from rankscope.diagnosis.verdict import Certainty, Verdict
 from rankscope.diagnosis.waiting import just_entered
@@ -141,7 +142,9 @@ def _standing(evidence: Evidence, graph: WaitGraph, endings: Endings) -> Finding
     """Living ranks that wait for nobody while others wait for them."""
     roots = graph.roots()
     if not roots:
-        return _all_wait(evidence, graph) if graph.waiting() else _all_still(evidence)
+        if not graph.waiting():
+            return _all_still(evidence)
+        return explain_parted(graph, evidence) or _all_wait(evidence, graph)
     found = []
     for rank in roots:
         state = graph.states[rank]
