@@ -254,7 +254,8 @@ def _spawned(processes: dict[int, _Process], taken: set[int]) -> list[FoundJob]:
     jobs = []
     for parent, children in by_parent.items():
         # Clock ticks are coarser than the starts: among equals the pids tell the order.
-        children.sort(key=lambda process: (round(process.started_at - children[0].started_at), process.pid))
+        first = min(process.started_at for process in children)
+        children.sort(key=lambda process, first=first: (round(process.started_at - first), process.pid))  # type: ignore[misc]
         ranks = tuple(
             FoundRank(process.pid, number, number, process.started_at, process.environment)
             for number, process in enumerate(children)
