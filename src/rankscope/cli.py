@@ -16,8 +16,10 @@ torchrun that tells you why: starts a multi-GPU PyTorch job nobody edited, and w
 the line of your code, the cause and the fix.
 
 verbs:
-  run        start a job; takes every option of torchrun     rankscope run --nproc-per-node 4 train.py
-  diagnose   say again what happened, from a run's folder    rankscope diagnose runs/1115-021233-train
+  run        start a job; takes every option of torchrun         rankscope run --nproc-per-node 4 train.py
+  attach     look at a job that hangs now, whoever started it    rankscope attach
+  diagnose   say what happened, from a run's folder, dumps,      rankscope diagnose nccl_trace_rank_* train.log
+             stacks or logs
 
   rankscope VERB --help     options of a verb
   rankscope --version
@@ -36,7 +38,13 @@ def _diagnose(arguments: list[str]) -> int:
     return diagnose_command(arguments)
 
 
-VERBS: dict[str, Callable[[list[str]], int]] = {"run": _run, "diagnose": _diagnose}
+def _attach(arguments: list[str]) -> int:
+    from rankscope.report.attach import attach_command
+
+    return attach_command(arguments)
+
+
+VERBS: dict[str, Callable[[list[str]], int]] = {"run": _run, "attach": _attach, "diagnose": _diagnose}
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -12,10 +12,14 @@ from rankscope.diagnosis.rules.diverged import explain_diverged
 from rankscope.diagnosis.rules.endings import Endings, explain_endings, explain_exception, explain_left
 from rankscope.diagnosis.rules.gpu import xid_fix, xid_lines
 from rankscope.diagnosis.rules.numerics import as_alternative, ended_by_itself, explain_non_finite
+from rankscope.diagnosis.rules.log_facts import known_messages, signs_of_life
+from rankscope.diagnosis.rules.logs import explain_logs, explain_mismatch
+from rankscope.diagnosis.rules.record_only import explain_absent, softened
 from rankscope.diagnosis.rules.set_up import explain_group_creation, explain_missing
+from rankscope.diagnosis.rules.stacks_only import explain_parted
 from rankscope.diagnosis.rules.standing import explain_standing
 from rankscope.diagnosis.stragglers import as_finding, find_stragglers, phases_of, places_of
-from rankscope.diagnosis.verdict import Verdict
+from rankscope.diagnosis.verdict import Certainty, Verdict
 from rankscope.diagnosis.waiting import just_entered
 from rankscope.diagnosis.waits import WaitGraph, build_graph
 from rankscope.evidence.model import Evidence, Exit, RaisedException, RankEvidence
@@ -27,17 +31,21 @@ _RUNNING_SHARE = 0.15
 
 def diagnose(evidence: Evidence) -> Verdict:
     """Always a verdict; `ok` where nothing is wrong with what was seen."""
-    seen = replace(evidence, ranks=tuple(sorted(map(_as_ended, evidence.ranks), key=lambda rank: rank.rank)))
+    offline = evidence.trigger.startswith("files")
+    ended = (_as_ended(rank, by_log=offline) for rank in evidence.ranks)
+    seen = replace(evidence, ranks=tuple(sorted(ended, key=lambda rank: rank.rank)))
     endings = explain_endings(seen)
     graph = build_graph(seen, failed=endings.victims)
     finding = _with_numerics(_find(seen, endings, graph), seen)
     slow = find_stragglers(phases_of(seen), least_share=_RUNNING_SHARE, places=places_of(seen.ranks))
     if finding is None and slow and evidence.trigger in _RUNNING:
         finding = as_finding(slow, seen)
-    verdict = (
-        _fine(evidence) if finding is None else _verdict(_with_driver_faults(finding, seen), evidence, graph, endings)
-    )
-    return replace(verdict, stragglers=slow)
+    if finding is None:
+        verdict = _fine(evidence)
+    else:
+        finding = softened(_with_driver_faults(finding, seen), graph, seen)
+        verdict = _verdict(finding, evidence, graph, endings)
+    return replace(_with_logs(verdict, evidence), stragglers=slow)
 
 
 def _with_numerics(finding: Finding | None, evidence: Evidence) -> Finding | None:
@@ -61,17 +69,57 @@ def _with_driver_faults(finding: Finding, evidence: Evidence) -> Finding:
     return finding
 
 
-def _as_ended(seen: RankEvidence) -> RankEvidence:
-    """A rank whose exception nobody caught is over, even while its interpreter still cleans up, or hangs in that."""
+def _with_logs(verdict: Verdict, evidence: Evidence) -> Verdict:
+    """What was read beside the verdict: signs of life, known messages, files that could not be used."""
+    messages = known_messages(evidence)
+    guilty = {culprit.rank for culprit in verdict.culprits}
+    said = {message.rank for message in messages if message.role == "victim" and message.rank is not None}
+    victims = sorted({*verdict.victims, *said} - guilty) if verdict.culprits else verdict.victims
+    return replace(
+        verdict,
+        victims=tuple(rank for rank in victims if rank is not None),
+        signs_of_life=signs_of_life(evidence),
+        messages=messages,
+        refused=evidence.refused,
+        notes=(*verdict.notes, *(f"{what}: {why}" for what, why in evidence.missing.items())),
+    )
+
+
+def _as_ended(seen: RankEvidence, *, by_log: bool) -> RankEvidence:
+    """A rank whose exception nobody caught is over, even while its interpreter still cleans up, or hangs in that. So is
+    one whose log ends with a traceback."""
     uncaught = [error for error in seen.exceptions if error.source == "hook"]
+    if by_log and not uncaught and not seen.stacks:
+        uncaught = [error for error in seen.exceptions if error.thread == "MainThread"]
     if seen.exit is not None or not uncaught:
         return seen
-    return replace(seen, exit=Exit(code=1, at=uncaught[-1].at or seen.started_at, by_launcher=False))
+    at = uncaught[-1].at or seen.started_at
+    return replace(seen, exit=Exit(code=1, at=at, by_launcher=False))
+
+
+def _as_logged(finding: Finding, evidence: Evidence) -> Finding:
+    """Where nobody saw the rank end, and its log only ends with a traceback, that is what is said."""
+    logged = {seen.rank for seen in evidence.ranks if _ends_with_traceback(seen)}
+    if not logged & {culprit.rank for culprit in finding.culprits}:
+        return finding
+    reasons = []
+    for reason in finding.because:
+        rank = next((rank for rank in logged if reason == f"rank {rank} ended with code 1"), None)
+        reasons.append(reason if rank is None else f"the log of rank {rank} ends with this traceback")
+    certainty: Certainty = "likely" if finding.certainty == "proven" else finding.certainty
+    return replace(finding, because=tuple(reasons), certainty=certainty)
+
+
+def _ends_with_traceback(seen: RankEvidence) -> bool:
+    return seen.pid == 0 and seen.log is not None and all(error.source == "output" for error in seen.exceptions)
 
 
 def _find(evidence: Evidence, endings: Endings, graph: WaitGraph) -> Finding | None:
+    mismatch = explain_mismatch(evidence) if evidence.trigger.startswith("files") else None
+    if mismatch is not None:
+        return mismatch
     if endings.origin is not None:
-        return endings.origin
+        return _as_logged(endings.origin, evidence)
     hidden = _hidden_exception(evidence, graph)
     if hidden is not None:
         return hidden
@@ -90,10 +138,13 @@ def _find(evidence: Evidence, endings: Endings, graph: WaitGraph) -> Finding | N
         return groups
     if graph.deadlocked:
         return explain_deadlock(graph, evidence)
-    missing = explain_missing(graph, evidence)
+    missing = explain_missing(graph, evidence) or explain_absent(graph, evidence)
     if missing is not None:
         return missing
-    return _standing(evidence, graph, endings)
+    standing = _standing(evidence, graph, endings)
+    if standing is None or (standing.certainty == "possible" and not standing.culprits):
+        return (explain_logs(evidence) if evidence.trigger.startswith("files") else None) or standing
+    return standing
 
 
 def _hidden_exception(evidence: Evidence, graph: WaitGraph) -> Finding | None:
@@ -106,11 +157,13 @@ def _hidden_exception(evidence: Evidence, graph: WaitGraph) -> Finding | None:
             for error in seen.exceptions
             if error.source == "pending" and error.thread == "MainThread" and any(frame.user for frame in error.frames)
         ]
+        if not pending:
+            continue
         others = [other for other in waiting if other is not seen and not _same_error(other, pending)]
         thread = views.newest_main_thread(seen)
         if thread is not None and any(code.around(frame).handling for frame in thread.frames if frame.user):
             continue  # the program has an answer to that exception; what it does now is the question
-        if pending and others:
+        if others:
             return explain_exception(seen, pending[-1], evidence)
     return None
 
@@ -124,7 +177,9 @@ def _standing(evidence: Evidence, graph: WaitGraph, endings: Endings) -> Finding
     """Living ranks that wait for nobody while others wait for them."""
     roots = graph.roots()
     if not roots:
-        return _all_wait(evidence, graph) if graph.waiting() else _all_still(evidence)
+        if not graph.waiting():
+            return _all_still(evidence)
+        return explain_parted(graph, evidence) or _all_wait(evidence, graph)
     found = []
     for rank in roots:
         state = graph.states[rank]
@@ -309,6 +364,7 @@ def _verdict(finding: Finding, evidence: Evidence, graph: WaitGraph, endings: En
         ended_at=evidence.collected_at,
         exit_codes=exit_codes(evidence),
         references=finding.references,
+        next=finding.next,
     )
 
 
@@ -317,7 +373,9 @@ def _since(finding: Finding, evidence: Evidence) -> float | None:
     if finding.since is not None:
         return max(0.0, evidence.collected_at - finding.since)
     guilty = {culprit.rank for culprit in finding.culprits}
-    times = []
+    times: list[float] = []
+    if evidence.trigger.startswith("files"):
+        return None  # a file may be read long after the fact
     for seen in evidence.ranks:
         if guilty and seen.rank not in guilty:
             continue

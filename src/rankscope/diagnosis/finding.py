@@ -23,3 +23,5 @@ class Finding:
     """Where the rule knows better than the wait-for graph who suffered."""
     since: float | None = None
     """When it began, where the rule knows it."""
+    next: tuple[str, ...] = ()
+    """Steps that would confirm it, where it is not proven."""

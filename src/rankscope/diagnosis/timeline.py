@@ -69,6 +69,13 @@ class Timeline:
     def at(self, group: str, seq: int) -> Event | None:
         return self.events.get(group, {}).get(seq)
 
+    def after(self, group: str, seq: int) -> tuple[Event, ...]:
+        """The group's collectives entered after that place, in order."""
+        if seq >= self.newest.get(group, 0):
+            return ()
+        events = self.events.get(group, {})
+        return tuple(events[later] for later in sorted(events) if later > seq)
+
     def oldest(self, group: str) -> int | None:
         return min(self.events.get(group, {}), default=None)
 

@@ -32,6 +32,31 @@ class Alternative:
     cause: str
     certainty: Certainty
     because: str
+    next: str = ""
+    """The step that would confirm this cause or rule it out."""
+
+
+@dataclass(frozen=True, slots=True)
+class SignOfLife:
+    """The last that a log holds of a rank."""
+
+    rank: int | None
+    at: float | None
+    silent_s: float | None
+    """Up to the last line of any rank."""
+    line: str
+
+
+@dataclass(frozen=True, slots=True)
+class KnownMessage:
+    """A message in the logs of which it is known what it signifies."""
+
+    rank: int | None
+    text: str
+    meaning: str
+    role: Literal["victim", "culprit", "neutral"]
+    count: int = 1
+    at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,3 +99,11 @@ class Verdict:
     """Public threads about the same failure."""
     stragglers: tuple[Straggler, ...] = ()
     """Of any job, also of one that ended well: the ranks that the others waited for."""
+    signs_of_life: tuple[SignOfLife, ...] = ()
+    """From logs: the last line of each rank, the longest silent first."""
+    messages: tuple[KnownMessage, ...] = ()
+    """From logs: known messages, in their order."""
+    refused: tuple[str, ...] = ()
+    """Files that could not be used, each with the reason."""
+    next: tuple[str, ...] = ()
+    """Steps that would confirm the cause, where the evidence alone does not prove it; the most telling first."""

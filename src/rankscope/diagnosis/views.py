@@ -90,7 +90,9 @@ def alive(rank: RankEvidence) -> bool:
 
 
 def rank_culprit(rank: RankEvidence, doing: str, at: Where | None, process: ProcessKind = "rank") -> Culprit:
-    return Culprit(rank=rank.rank, host=rank.host, pid=rank.pid, process=process, where=at, doing=doing)
+    # Files of other tools do not always tell host and pid.
+    host, pid = rank.host or None, rank.pid or None
+    return Culprit(rank=rank.rank, host=host, pid=pid, process=process, where=at, doing=doing)
 
 
 def rank_list(ranks: Iterable[int], most: int = 12) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from rankscope.diagnosis import views
 from rankscope.diagnosis.timeline import POINT_TO_POINT, SET_UP, Event, Timeline
-from rankscope.evidence.model import Call, Evidence, Frame, RankEvidence
+from rankscope.evidence.model import Call, Collective, Evidence, Frame, RankEvidence
 
 SETTLED_S = 0.4
 """A call younger than this when the evidence was taken may simply be about to return."""
@@ -44,6 +45,10 @@ _OUTSIDE = frozenset(
 """System calls in which a thread waits for something other than a collective or its device."""
 
 
+_MESSAGE = re.compile(r"^(?P<word>send|recv) \d+(?:->|<-)(?P<peer>\d+)$")
+"""How the recorder names messages of NCCL."""
+
+
 @dataclass(frozen=True, slots=True)
 class Wait:
     """The call in which a rank waits for others."""
@@ -74,7 +79,40 @@ def find_wait(seen: RankEvidence, timeline: Timeline, evidence: Evidence) -> Wai
     if pending and still and _stands_in_torch(seen) and evidence.collected_at - pending[0].at >= SETTLED_S:
         # Issued from C++ or long ago, and awaited by a synchronisation that is no recorded call.
         return _wait_for_event(pending[0], seen, firm=views.same_stack(seen) is True)
+    if seen.progress is None and recorded_only(seen):
+        return _wait_by_record(seen, pending)
     return _wait_by_stack(seen) if seen.progress is None else None
+
+
+def recorded_only(seen: RankEvidence) -> bool:
+    """Nothing is known of the rank but torch's flight record, as from a dump: no stack, no process."""
+    return seen.exit is None and not seen.stacks and not seen.processes and seen.progress is None
+
+
+def _wait_by_record(seen: RankEvidence, pending: tuple[Event, ...]) -> Wait | None:
+    """The oldest operation of the record that is not finished: what was queued after it has not taken place."""
+    message = next((entry for entry in seen.collectives if entry.p2p and not entry.retired), None)
+    if message is not None and (not pending or message.created_at < pending[0].at):
+        word, peer = _message_peer(message, seen)
+        if peer is not None and message.state != "completed":
+            site = tuple(frame for frame in message.frames if frame.user)
+            return Wait(word, message.group, 0, 0, peer, message.created_at, site, firm=True)
+    if not pending:
+        return None
+    event = pending[0]
+    return Wait(event.op, event.group, event.seq, 0, -1, event.at, event.site, firm=True, event=event)
+
+
+def _message_peer(entry: Collective, seen: RankEvidence) -> tuple[str, int | None]:
+    """`send` or `recv`, and the other rank of the world; the record counts ranks within the group."""
+    match = _MESSAGE.match(entry.op)
+    if match is None:
+        return entry.op, None
+    peer = int(match["peer"])
+    if entry.group in ("0", ""):
+        return match["word"], peer
+    members = next((group.ranks for group in seen.groups if group.name == entry.group), ())
+    return match["word"], members[peer] if peer < len(members) else None
 
 
 def failed_in(seen: RankEvidence, timeline: Timeline) -> Wait | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -39,27 +39,28 @@ class WaitGraph:
     def roots(self) -> tuple[int, ...]:
         """Ranks that others wait for, directly or not, and that wait for nobody."""
         reached: set[int] = set()
-        queue = [target for rank in self.waiting() for target in self.edges.get(rank, frozenset())]
-        while queue:
-            rank = queue.pop()
-            if rank not in reached:
-                reached.add(rank)
-                queue.extend(self.edges.get(rank, frozenset()))
+        for targets in self._distinct(self.waiting()):
+            reached |= targets
         return tuple(sorted(rank for rank in reached if not self.edges.get(rank)))
 
     def waiters_of(self, rank: int) -> tuple[int, ...]:
         """Ranks that wait for it, directly or through others."""
-        found: set[int] = set()
-        grown = True
-        while grown:
-            more = {
-                waiter
-                for waiter, targets in self.edges.items()
-                if waiter not in found and waiter != rank and targets & (found | {rank})
-            }
-            grown = bool(more)
-            found |= more
-        return tuple(sorted(found))
+        waiters: dict[int, list[int]] = {}
+        for waiter, targets in self.edges.items():
+            waiters.setdefault(id(targets), []).append(waiter)
+        unreached = self._distinct(self.edges)
+        found = {rank}
+        while True:
+            reached = [targets for targets in unreached if not targets.isdisjoint(found)]
+            if not reached:
+                return tuple(sorted(found - {rank}))
+            unreached = [targets for targets in unreached if targets.isdisjoint(found)]
+            for targets in reached:
+                found.update(waiters[id(targets)])
+
+    def _distinct(self, ranks: Iterable[int]) -> list[frozenset[int]]:
+        """The sets of awaited ranks, each once: those who wait in one collective share one."""
+        return list({id(targets): targets for rank in ranks if (targets := self.edges.get(rank))}.values())
 
 
 def build_graph(evidence: Evidence, failed: Collection[int] = ()) -> WaitGraph:
@@ -70,7 +71,7 @@ def build_graph(evidence: Evidence, failed: Collection[int] = ()) -> WaitGraph:
         states.setdefault(rank, State(rank=rank, kind="unknown", seen=None, timeline=None))
     states = dict(sorted(states.items()))
     absent = tuple(rank for rank in states if rank >= evidence.world_size)
-    edges = {rank: _targets(state, states) for rank, state in states.items() if state.kind == "waiting"}
+    edges = _edges(states)
     return WaitGraph(states=states, edges=edges, absent=absent, deadlocked=_deadlocked(states, edges))
 
 
@@ -78,24 +79,33 @@ def innermost_knot(graph: WaitGraph) -> frozenset[int]:
     """Deadlocked ranks that all wait for each other and for no other deadlocked rank: where it began. The rest of the
     deadlocked ones only wait for these."""
     reach: dict[int, frozenset[int]] = {}
-
-    def reachable(start: int) -> frozenset[int]:
-        found: set[int] = set()
-        queue = [start]
-        while queue:
-            for target in graph.edges[queue.pop()] & graph.deadlocked:
-                if target not in found:
-                    found.add(target)
-                    queue.append(target)
-        return frozenset(found)
-
     smallest = frozenset(graph.deadlocked)
     for rank in sorted(graph.deadlocked):
-        if rank in smallest:
-            reach[rank] = reachable(rank)
-            if rank in reach[rank] and len(reach[rank]) < len(smallest):
-                smallest = reach[rank]
+        if rank not in smallest:
+            continue
+        targets = graph.edges[rank]
+        if id(targets) not in reach:
+            reach[id(targets)] = _reachable(targets, graph)
+        reached = reach[id(targets)]
+        if rank in reached and len(reached) < len(smallest):
+            smallest = reached
     return smallest
+
+
+def _reachable(targets: frozenset[int], graph: WaitGraph) -> frozenset[int]:
+    """Deadlocked ranks that one waits for, directly or through others, who waits for `targets`."""
+    found: set[int] = set()
+    queue = [targets]
+    followed = {id(targets)}
+    while queue:
+        more = (queue.pop() & graph.deadlocked) - found
+        found |= more
+        for rank in more:
+            further = graph.edges[rank]
+            if id(further) not in followed:
+                followed.add(id(further))
+                queue.append(further)
+    return frozenset(found)
 
 
 def _deadlocked(states: dict[int, State], edges: dict[int, frozenset[int]]) -> frozenset[int]:
@@ -103,7 +113,9 @@ def _deadlocked(states: dict[int, State], edges: dict[int, frozenset[int]]) -> f
     ended = {rank for rank, state in states.items() if state.kind == "ended"}
     stuck = {rank for rank in edges if (wait := states[rank].wait) is not None and wait.firm}
     while True:
-        loose = {rank for rank in stuck if not edges[rank] & (stuck | ended)}
+        hopeless = stuck | ended
+        free = {id(targets): targets.isdisjoint(hopeless) for targets in edges.values()}
+        loose = {rank for rank in stuck if free[id(edges[rank])]}
         if not loose:
             return frozenset(stuck)
         stuck -= loose
@@ -123,28 +135,68 @@ def _state(seen: RankEvidence, evidence: Evidence, failed: bool) -> State:
 
 
 def members_of(group: str, states: dict[int, State]) -> frozenset[int]:
-    """The ranks of a process group; all ranks where nobody knows."""
+    """The ranks of a process group; where nobody names them, those that use it, and all for the default group."""
     for state in states.values():
-        progress = state.seen.progress if state.seen is not None else None
-        for known in progress.groups if progress is not None else ():
+        seen = state.seen
+        if seen is None:
+            continue
+        for known in (*(seen.progress.groups if seen.progress is not None else ()), *seen.groups):
             if known.name == group and known.ranks:
                 return frozenset(known.ranks)
+    if group not in ("0", "") and all(state.seen is None or state.seen.progress is None for state in states.values()):
+        # From dumps alone. Whoever has never used a group may well be no member of it.
+        users = (
+            rank for rank, state in states.items() if state.timeline is not None and group in state.timeline.newest
+        )
+        return frozenset(users)
     return frozenset(states)
 
 
-def _targets(state: State, states: dict[int, State]) -> frozenset[int]:
-    wait = state.wait
-    assert wait is not None
-    others = frozenset(states) - {state.rank}
+def _edges(states: dict[int, State]) -> dict[int, frozenset[int]]:
+    """Who waits for whom. Ranks that wait in one collective share one set: the work grows with the collectives that
+    are waited in, not with the pairs of ranks."""
+    edges: dict[int, frozenset[int]] = {}
+    shared: dict[object, frozenset[int]] = {}
+    members: dict[str, frozenset[int]] = {}
+    for rank, state in states.items():
+        wait = state.wait
+        if state.kind != "waiting" or wait is None:
+            continue
+        key = _awaits(state, wait)
+        if key not in shared:
+            if wait.group and wait.group not in members:
+                members[wait.group] = members_of(wait.group, states)
+            shared[key] = _targets(state, wait, states, members.get(wait.group, frozenset()))
+        targets = shared[key]
+        edges[rank] = targets if rank not in targets else targets - {rank}
+    return edges
+
+
+def _awaits(state: State, wait: Wait) -> object:
+    """Equal for ranks that wait for the same ranks."""
     if wait.op in SET_UP:
-        return frozenset(rank for rank in others if not _has_set_up(states[rank], state, wait.op))
+        return wait.op, groups_made(state)
     if wait.op in POINT_TO_POINT or (wait.op == "Work.wait" and wait.peer >= 0):
-        return frozenset({wait.peer} & others)
+        return "message", wait.peer
+    if not wait.group or state.timeline is None:
+        return "anyone", wait.group, state.rank if wait.group else -1
+    timeline = state.timeline
+    signature = wait.event.signature() if wait.event is not None else None
+    later = timeline.after(wait.group, wait.seq) if wait.seq else ()
+    queued = tuple((event.seq, event.signature(), event.done) for event in later)
+    return wait.group, wait.seq, wait.called, signature, timeline.recorded, queued
+
+
+def _targets(state: State, wait: Wait, states: dict[int, State], members: frozenset[int]) -> frozenset[int]:
+    """The ranks that have not come to what this one waits in; itself perhaps among them."""
+    if wait.op in SET_UP:
+        return frozenset(rank for rank in states if not _has_set_up(states[rank], state, wait.op))
+    if wait.op in POINT_TO_POINT or (wait.op == "Work.wait" and wait.peer >= 0):
+        return frozenset({wait.peer} & states.keys())
     if not wait.group:
         # A store key, or a wait of unknown origin: anyone who is not waiting may bring it.
-        return frozenset(rank for rank in others if states[rank].kind != "waiting")
-    members = members_of(wait.group, states) & others
-    return frozenset(rank for rank in members if not _joined(states[rank], state, wait))
+        return frozenset(rank for rank in states if states[rank].kind != "waiting")
+    return frozenset(rank for rank in members & states.keys() if not _joined(states[rank], state, wait))
 
 
 def _joined(other: State, waiter: State, wait: Wait) -> bool:
@@ -173,10 +225,9 @@ def _joined(other: State, waiter: State, wait: Wait) -> bool:
 
 def _out_of_step(mine: Timeline, theirs: Timeline, wait: Wait) -> bool:
     """Both have queued different operations for a later place: what is queued before may not complete either."""
-    last = min(mine.newest.get(wait.group, 0), theirs.newest.get(wait.group, 0))
-    for seq in range(wait.seq + 1, last + 1):
-        here, there = mine.at(wait.group, seq), theirs.at(wait.group, seq)
-        if here is not None and there is not None and here.contradicts(there):
+    for here in mine.after(wait.group, wait.seq):
+        there = theirs.at(wait.group, here.seq)
+        if there is not None and here.contradicts(there):
             return not here.done and not there.done
     return False
 

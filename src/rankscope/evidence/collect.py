@@ -81,8 +81,12 @@ def collect(
     *,
     samples: int = 2,
     gap_s: float = 0.5,
+    pause: bool = True,
 ) -> Evidence:
-    """`ranks` is asked twice: at the start for whom to look at, and at the end for who has ended meanwhile."""
+    """`ranks` is asked twice: at the start for whom to look at, and at the end for who has ended meanwhile.
+
+    `pause`: processes may be paused for a moment where only native frames tell more, and sent the probe's signal.
+    """
     looks = [_begin(facts, known) for known in ranks()]
     living = [look for look in looks if look.known.exit is None]
     with ThreadPoolExecutor(max_workers=8, thread_name_prefix="evidence") as pool:
@@ -92,7 +96,8 @@ def collect(
                 time.sleep(gap_s)
             _sample(living)
         answers = {look.known.rank: pool.submit(_ask_listener, look.page) for look in living}
-        _look_closer(living)
+        if pause:
+            _look_closer(living)
         recorded = {rank: future.result() for rank, future in recorders.items()}
         answered = {rank: future.result() for rank, future in answers.items()}
     newest = {known.rank: known for known in ranks()}

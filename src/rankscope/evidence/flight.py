@@ -8,6 +8,7 @@ import pickle
 import re
 import socket
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +24,7 @@ _HAS_ENTRIES = re.compile(rb'"entries"\s*:\s*\[\s*\{')
 _MAX_ANSWER = 256 * 2**20
 
 
-_PLAIN_NAMES = {
+PLAIN_NAMES = {
     "all_reduce_barrier": "barrier",
     "_all_gather_base": "all_gather",
     "_reduce_scatter_base": "reduce_scatter",
@@ -78,7 +79,7 @@ def parse_flight_json(data: bytes) -> FlightRecord:
 def parse_flight_pickle(data: bytes) -> FlightRecord:
     """The record in a pickled dump; nothing in it is run. Raises EvidenceError when it is not one."""
     try:
-        document = _PlainUnpickler(io.BytesIO(data)).load()
+        document = PlainUnpickler(io.BufferedReader(io.BytesIO(data), 1 << 20)).load()
     except EvidenceError:
         raise
     except Exception as error:  # a broken pickle raises nearly anything
@@ -86,7 +87,7 @@ def parse_flight_pickle(data: bytes) -> FlightRecord:
     return _record(document)
 
 
-class _PlainUnpickler(pickle.Unpickler):
+class PlainUnpickler(pickle.Unpickler):
     """Reads numbers, texts, lists and dictionaries; a recorder's dump needs nothing else."""
 
     def find_class(self, module: str, name: str) -> Any:
@@ -136,114 +137,123 @@ def _left(deadline: float) -> float:
 
 
 def _record(document: object) -> FlightRecord:
-    top = _dict(document, "the dump")
+    top = as_dict(document, "the dump")
     collectives: list[Collective] = []
     names: dict[str, str] = {}
-    for number, item in enumerate(_list(top.get("entries"), "entries")):
-        entry = _dict(item, f"entry {number}")
+    for number, item in enumerate(as_list(top.get("entries"), "entries")):
+        entry = as_dict(item, f"entry {number}")
         collective = _collective(entry, number)
         collectives.append(collective)
         names[str(entry.get("pg_id"))] = collective.group
+    enqueued, completed = statuses(top.get("pg_status", {}), names)
+    collectives.sort(key=lambda collective: collective.record_id)
+    return FlightRecord(tuple(collectives), enqueued, completed, as_groups(top.get("pg_config", {})))
+
+
+def statuses(value: object, names: Mapping[str, str]) -> tuple[dict[str, int], dict[str, int]]:
+    """Group name → newest collective entered, and finished. `names`: the group's id in this process → its name."""
     enqueued: dict[str, int] = {}
     completed: dict[str, int] = {}
-    for pg_id, item in _dict(top.get("pg_status", {}), "pg_status").items():
-        status = _dict(item, f"the status of group {pg_id}")
+    for pg_id, item in as_dict(value, "pg_status").items():
+        status = as_dict(item, f"the status of group {pg_id}")
         name = names.get(str(pg_id), str(pg_id))
-        enqueued[name] = _integer(status.get("last_enqueued_collective", -1), "last_enqueued_collective")
-        completed[name] = _integer(status.get("last_completed_collective", -1), "last_completed_collective")
-    collectives.sort(key=lambda collective: collective.record_id)
-    return FlightRecord(tuple(collectives), enqueued, completed, _groups(top.get("pg_config", {})))
+        enqueued[name] = as_integer(status.get("last_enqueued_collective", -1), "last_enqueued_collective")
+        completed[name] = as_integer(status.get("last_completed_collective", -1), "last_completed_collective")
+    return enqueued, completed
 
 
 def _collective(entry: dict[Any, Any], number: int) -> Collective:
-    backend, _, op = _text(entry.get("profiling_name"), "profiling_name").rpartition(":")
-    op = _PLAIN_NAMES.get(op, op)
-    pair = _list(entry.get("process_group", ["", ""]), "process_group")
+    backend, _, op = as_text(entry.get("profiling_name"), "profiling_name").rpartition(":")
+    op = PLAIN_NAMES.get(op, op)
+    pair = as_list(entry.get("process_group", ["", ""]), "process_group")
     pg_id = entry.get("pg_id", "")
     completed_ns = entry.get("time_discovered_completed_ns")
     timeout_ms = entry.get("timeout_ms")
     return Collective(
-        record_id=_integer(entry.get("record_id", number), "record_id"),
-        group=_text(pair[0], "process_group") if pair and pair[0] != "" else str(pg_id),
-        seq=_integer(entry.get("collective_seq_id", 0), "collective_seq_id"),
-        p2p_seq=_integer(entry.get("p2p_seq_id", 0), "p2p_seq_id"),
+        record_id=as_integer(entry.get("record_id", number), "record_id"),
+        group=as_text(pair[0], "process_group") if pair and pair[0] != "" else str(pg_id),
+        seq=as_integer(entry.get("collective_seq_id", 0), "collective_seq_id"),
+        p2p_seq=as_integer(entry.get("p2p_seq_id", 0), "p2p_seq_id"),
         op=op,
         backend=backend,
         p2p=entry.get("is_p2p", False) is True,
-        state=_text(entry.get("state", "scheduled"), "state"),
+        state=as_text(entry.get("state", "scheduled"), "state"),
         retired=entry.get("retired", False) is True,
-        created_at=_integer(entry.get("time_created_ns", 0), "time_created_ns") / 1e9,
-        input_sizes=_sizes(entry.get("input_sizes", []), "input_sizes"),
-        output_sizes=_sizes(entry.get("output_sizes", []), "output_sizes"),
-        input_dtypes=_texts(entry.get("input_dtypes", []), "input_dtypes"),
-        output_dtypes=_texts(entry.get("output_dtypes", []), "output_dtypes"),
-        completed_at=(_integer(completed_ns, "time_discovered_completed_ns") / 1e9) if completed_ns else None,
-        timeout_ms=None if timeout_ms is None else _integer(timeout_ms, "timeout_ms"),
-        thread=_integer(entry.get("thread_id", 0), "thread_id"),
-        frames=tuple(_frame(frame) for frame in _list(entry.get("frames", []), "frames")),
+        created_at=as_integer(entry.get("time_created_ns", 0), "time_created_ns") / 1e9,
+        input_sizes=as_sizes(entry.get("input_sizes", []), "input_sizes"),
+        output_sizes=as_sizes(entry.get("output_sizes", []), "output_sizes"),
+        input_dtypes=as_texts(entry.get("input_dtypes", []), "input_dtypes"),
+        output_dtypes=as_texts(entry.get("output_dtypes", []), "output_dtypes"),
+        completed_at=(as_integer(completed_ns, "time_discovered_completed_ns") / 1e9) if completed_ns else None,
+        timeout_ms=None if timeout_ms is None else as_integer(timeout_ms, "timeout_ms"),
+        thread=as_integer(entry.get("thread_id", 0), "thread_id"),
+        frames=tuple(as_frame(frame) for frame in as_list(entry.get("frames", []), "frames")),
     )
 
 
-def _frame(item: object) -> Frame:
-    frame = _dict(item, "a frame")
-    file = _text(frame.get("filename", ""), "filename")
-    name = _text(frame.get("name", ""), "name")
-    return Frame(name, file, _integer(frame.get("line", 0), "line"), is_user_file(file))
+def as_frame(item: object) -> Frame:
+    frame = as_dict(item, "a frame")
+    file = as_text(frame.get("filename", ""), "filename")
+    name = as_text(frame.get("name", ""), "name")
+    return Frame(name, file, as_integer(frame.get("line", 0), "line"), is_user_file(file))
 
 
-def _groups(config: object) -> tuple[Group, ...]:
+def as_groups(config: object) -> tuple[Group, ...]:
     groups: list[Group] = []
-    for key, item in _dict(config, "pg_config").items():
-        entry = _dict(item, f"the configuration of group {key}")
+    for key, item in as_dict(config, "pg_config").items():
+        entry = as_dict(item, f"the configuration of group {key}")
         ranks = _ranks(entry.get("ranks", ""))
         if ranks:
-            name = _text(entry.get("name", key), "name")
-            groups.append(Group(name, _text(entry.get("desc", ""), "desc"), ranks))
+            name = as_text(entry.get("name", key), "name")
+            groups.append(Group(name, as_text(entry.get("desc", ""), "desc"), ranks))
     return tuple(groups)
 
 
 def _ranks(value: object) -> tuple[int, ...]:
     """`[0, 1]`, as a text or as a list."""
-    items: list[Any] = value.strip("[] ").split(",") if isinstance(value, str) else _list(value, "ranks")
-    return tuple(_integer(item, "ranks") for item in items if item != "")
+    items: list[Any] = value.strip("[] ").split(",") if isinstance(value, str) else as_list(value, "ranks")
+    return tuple(as_integer(item, "ranks") for item in items if item != "")
 
 
-def _sizes(value: object, what: str) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(_integer(size, what) for size in _list(sizes, what)) for sizes in _list(value, what))
+def as_sizes(value: object, what: str) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(as_integer(size, what) for size in as_list(sizes, what)) for sizes in as_list(value, what))
 
 
-def _texts(value: object, what: str) -> tuple[str, ...]:
-    return tuple(_text(item, what) for item in _list(value, what))
+def as_texts(value: object, what: str) -> tuple[str, ...]:
+    return tuple(as_text(item, what) for item in as_list(value, what))
 
 
-def _dict(value: object, what: str) -> dict[Any, Any]:
+def as_dict(value: object, what: str) -> dict[Any, Any]:
     if not isinstance(value, dict):
-        raise EvidenceError(f"the flight record is malformed: {what} is {_shown(value)}, not a dictionary")
+        raise EvidenceError(f"the flight record is malformed: {what} is {as_shown(value)}, not a dictionary")
     return value
 
 
-def _list(value: object, what: str) -> list[Any]:
+def as_list(value: object, what: str) -> list[Any]:
     if not isinstance(value, (list, tuple)):
-        raise EvidenceError(f"the flight record is malformed: {what} is {_shown(value)}, not a list")
+        raise EvidenceError(f"the flight record is malformed: {what} is {as_shown(value)}, not a list")
     return list(value)
 
 
-def _text(value: object, what: str) -> str:
+def as_text(value: object, what: str) -> str:
     if not isinstance(value, str):
-        raise EvidenceError(f"the flight record is malformed: {what} is {_shown(value)}, not a text")
+        raise EvidenceError(f"the flight record is malformed: {what} is {as_shown(value)}, not a text")
     return value
 
 
-def _integer(value: object, what: str) -> int:
+def as_integer(value: object, what: str) -> int:
     try:
         # JSON dumps of torch write some numbers as texts. Larger ones than 64 bits are none of torch's.
         if isinstance(value, (int, str)) and not isinstance(value, bool) and abs(number := int(value)) < 2**64:
             return number
     except ValueError:
         pass
-    raise EvidenceError(f"the flight record is malformed: {what} is {_shown(value)}, not a whole number")
+    raise EvidenceError(f"the flight record is malformed: {what} is {as_shown(value)}, not a whole number")
 
 
-def _shown(value: object) -> str:
-    text = repr(value)
+def as_shown(value: object) -> str:
+    try:
+        text = repr(value)
+    except RecursionError:
+        return "a value nested too deeply"
     return text if len(text) <= 60 else text[:57] + "..."

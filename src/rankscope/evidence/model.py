@@ -259,6 +259,37 @@ class RaisedException:
 
 
 @dataclass(frozen=True, slots=True)
+class LogLine:
+    """A line of a log that may tell something."""
+
+    text: str
+    at: float | None
+    """As the line or one before it says; None where no line carries a time."""
+    order: int
+    """Its place among all lines that were read, to tell what came first where no times are known."""
+    count: int = 1
+    """How many lines of the same wording there were."""
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """What one rank wrote, or the lines of no known rank, as far as they matter."""
+
+    files: tuple[str, ...]
+    lines: int
+    first_at: float | None
+    last_at: float | None
+    """When the last line was written: the last sign of life."""
+    last_order: int
+    notable: tuple[LogLine, ...]
+    """Lines that speak of failures, waits and endings, in their order; the first of each wording."""
+    tail: tuple[str, ...]
+    """The last lines."""
+    exceptions: tuple[RaisedException, ...] = ()
+    """Tracebacks after which nothing much was written: with them the program ended, or this part of it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Exit:
     code: int
     """As Python's subprocess says it: negative for a signal."""
@@ -284,6 +315,10 @@ class RankEvidence:
     """Group name → the newest collective of the group that this rank has entered, as torch counts."""
     last_completed: dict[str, int] = field(default_factory=dict)
     exceptions: tuple[RaisedException, ...] = ()
+    groups: tuple[Group, ...] = ()
+    """Process groups as torch's recorder names their members, where it does."""
+    log: Log | None = None
+    """What a log file holds of this rank."""
     crash_stack: tuple[Frame, ...] = ()
     """The Python stack at a fatal signal."""
     output_tail: tuple[str, ...] = ()
@@ -333,7 +368,8 @@ class Evidence:
     collected_at: float
     started_at: float
     trigger: str
-    """Why it was taken: `still`, `failure`, `interrupt`, `non-finite`, `end`, `request`."""
+    """Why it was taken: `still`, `failure`, `interrupt`, `non-finite`, `end`, `request`, `attach`, or `files`: put
+    together from what other tools had written."""
     world_size: int
     ranks: tuple[RankEvidence, ...]
     hosts: tuple[HostEvidence, ...] = ()
@@ -344,3 +380,7 @@ class Evidence:
     command: tuple[str, ...] = ()
     versions: dict[str, str] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
+    log: Log | None = None
+    """Lines of logs that belong to no known rank: the launcher's, the kernel's."""
+    refused: tuple[str, ...] = ()
+    """Files that could not be used, each with the reason."""

@@ -1,18 +1,40 @@
-"""`rankscope diagnose`: the verdict on evidence that was saved earlier, with today's rules."""
+"""`rankscope diagnose`: the verdict on what was saved earlier, by rankscope or by other tools, with today's rules."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import sys
-from pathlib import Path
-from typing import NoReturn
+from typing import BinaryIO, NoReturn
 
 from rankscope.diagnosis.codec import verdict_to_json
 from rankscope.diagnosis.diagnose import diagnose
-from rankscope.errors import EvidenceError, UsageError
-from rankscope.evidence.store import load_evidence
+from rankscope.diagnosis.verdict import Verdict
+from rankscope.errors import UsageError
+from rankscope.evidence.readers.gather import gather
 from rankscope.report import terminal
+
+_DESCRIPTION = """\
+Say what happened, from what is left of a job. Every PATH is told by its content and all of them are put together:
+
+  the folder of a run of rankscope, its evidence folder or an evidence.json
+  dumps of torch's flight recorder, pickle or JSON, NCCL or gloo, one rank a file (named after its rank)
+  stacks of `py-spy dump`, as text or with --json
+  torchrun's error.json
+  logs of one rank or of many mixed in one file, with prefixes such as [rank1]: or R1:
+  a folder of any of these
+  -   standard input
+"""
+_EPILOG = """\
+examples:
+  rankscope diagnose runs/1115-021233-train
+  rankscope diagnose /tmp/nccl_trace_rank_*
+  rankscope diagnose slurm-4711.out dumps/ stacks/
+  kubectl logs job/train | rankscope diagnose -
+
+exit code: 0 when nothing is found wrong, 1 when something is, 2 for a mistake in the command
+"""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -24,29 +46,37 @@ def diagnose_command(arguments: list[str]) -> int:
     """The verb: 0 when the evidence shows nothing wrong, 1 when it does, 2 for a mistake."""
     parser = _Parser(
         prog="rankscope diagnose",
-        description="Say again what happened, from the folder of a run, its evidence folder or an evidence.json.",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("path", type=Path, help="runs/<time>-<name>, or a folder or file of evidence in it")
+    parser.add_argument("path", nargs="+", metavar="PATH", help="a file or folder; - for standard input")
     parser.add_argument("--json", action="store_true", help="print the verdict as JSON on standard output")
     chosen = parser.parse_args(arguments)
-    if not chosen.path.exists():
-        raise UsageError(f"'{chosen.path}' does not exist")
-    evidence_path = _newest_evidence(chosen.path)
-    verdict = diagnose(load_evidence(evidence_path))
-    if chosen.json:
-        sys.stdout.write(verdict_to_json(verdict).decode() + "\n")
-    else:
-        width = max(60, min(shutil.get_terminal_size((100, 24)).columns, 140))
-        color = terminal.use_color(sys.stdout)
-        print(terminal.render(verdict, color=color, width=width, folder=str(chosen.path)), flush=True)
+    for path in chosen.path:
+        if path != "-" and not os.path.exists(path):
+            raise UsageError(f"'{path}' does not exist")
+    if chosen.path.count("-") > 1:
+        raise UsageError("standard input can be read once: give - only once")
+    verdict = diagnose(gather(chosen.path, _standard_input(chosen.path)))
+    shown = [path for path in chosen.path if path != "-"]
+    show(verdict, as_json=chosen.json, folder=shown[0] if len(shown) == 1 and len(chosen.path) == 1 else "")
     return 0 if verdict.outcome == "ok" else 1
 
 
-def _newest_evidence(path: Path) -> Path:
-    """A run keeps one folder of evidence per attempt; the last attempt is what ended it."""
-    attempts = sorted((path / "evidence").glob("attempt_*/evidence.json"), key=lambda file: file.stat().st_mtime)
-    if attempts:
-        return attempts[-1]
-    if (path / "run.json").exists():
-        raise EvidenceError(f"'{path}' holds a run without evidence: nothing went wrong in it, or the disk was full")
-    return path
+def _standard_input(paths: list[str]) -> BinaryIO | None:
+    if "-" not in paths:
+        return None
+    if sys.stdin is None or sys.stdin.isatty():
+        raise UsageError("- reads standard input, and nothing is piped into it")
+    return sys.stdin.buffer
+
+
+def show(verdict: Verdict, *, as_json: bool, folder: str) -> None:
+    """The verdict on standard output, for a program or for a person."""
+    if as_json:
+        sys.stdout.write(verdict_to_json(verdict).decode() + "\n")
+        return
+    width = max(60, min(shutil.get_terminal_size((100, 24)).columns, 140))
+    color = terminal.use_color(sys.stdout)
+    print(terminal.render(verdict, color=color, width=width, folder=folder), flush=True)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 import textwrap
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TextIO
 
-from rankscope.diagnosis.verdict import Culprit, Outcome, Verdict
+from rankscope.diagnosis.verdict import Culprit, KnownMessage, Outcome, SignOfLife, Verdict
 from rankscope.diagnosis.views import ranks_text
 from rankscope.report.phrases import duration, plain, short_path
 
@@ -32,14 +33,27 @@ _OUTCOME_COLOR: dict[Outcome, str] = {
 
 _DROPPING = (
     ("see", 0),
-    ("note", 0),
+    ("messages", 2),
+    ("last signs", 1),
+    ("to confirm", 1),
+    ("note", 1),
+    ("messages", 0),
     ("also possible", 0),
+    ("note", 0),
+    ("last signs", 0),
     ("because", 3),
     ("fix", 2),
     ("because", 1),
     ("fix", 1),
 )
 """What goes when there are too many lines: texts of a part, the last first, down to that many."""
+
+
+_WHEN_WELL = frozenset({"messages", "last signs", "note"})
+_LABELS = (
+    *("culprit", "victims", "because", "fix", "also possible", "to confirm", "messages", "last signs", "note", "see"),
+    "evidence",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +75,7 @@ def render(verdict: Verdict, *, color: bool, width: int = 100, folder: str) -> s
     """The verdict in words, without a newline at the end; `folder` is where the evidence lies."""
     width = max(width, _LEAST_WIDTH)
     if verdict.outcome == "ok":
-        head, parts = _ok_head(verdict), [_Part("note", _texts(verdict.notes))]
+        head, parts = _ok_head(verdict), [part for part in _parts(verdict, folder) if part.label in _WHEN_WELL]
     else:
         head, parts = _bad_head(verdict), _parts(verdict, folder)
     lines = _fit(head, [part for part in parts if part.texts], width)
@@ -86,16 +100,49 @@ def _bad_head(verdict: Verdict) -> tuple[str, str]:
 def _parts(verdict: Verdict, folder: str) -> list[_Part]:
     where = plain(short_path(folder))
     others = [f"{item.cause} ({item.certainty}): {item.because}" for item in verdict.alternatives[:2]]
+    refused = [f"not used: {text}" for text in verdict.refused[:3]]
+    if len(verdict.refused) > 3:
+        refused.append(f"and {len(verdict.refused) - 3} more files were not used")
     return [
         _Part("culprit", tuple(_culprit_texts(verdict.culprits))),
         _Part("victims", (ranks_text(verdict.victims),) if verdict.victims else ()),
         _Part("because", _texts(verdict.because[:6])),
         _Part("fix", _texts(verdict.fix[:3])),
         _Part("also possible", _texts(others)),
-        _Part("note", _texts(verdict.notes)),
+        _Part("to confirm", _texts(verdict.next[:2])),
+        _Part("messages", _texts(_message_texts(verdict.messages))),
+        _Part("last signs", _texts(_sign_texts(verdict.signs_of_life))),
+        _Part("note", _texts([*verdict.notes, *refused])),
         _Part("see", _texts(verdict.references[:2])),
         _Part("evidence", (f"{where}  (again: rankscope diagnose {where})",) if where else ()),
     ]
+
+
+def _message_texts(messages: tuple[KnownMessage, ...]) -> list[str]:
+    """What the known messages signify; those of culprits first, and each meaning once."""
+    by_meaning: dict[tuple[str, str], list[int]] = {}
+    order = {"culprit": 0, "victim": 1, "neutral": 2}
+    for message in sorted(messages, key=lambda message: order[message.role]):
+        ranks = by_meaning.setdefault((message.role, message.meaning), [])
+        if message.rank is not None:
+            ranks.append(message.rank)
+    texts = []
+    for (role, meaning), ranks in by_meaning.items():
+        who = f"{ranks_text(ranks)}: " if ranks else ""
+        texts.append(f"{who}{meaning}" + ("" if role == "neutral" else f" ({role})"))
+    return texts[:_MOST_GROUPS]
+
+
+def _sign_texts(signs: tuple[SignOfLife, ...]) -> list[str]:
+    """The ranks that have been silent the longest, with their last lines."""
+    texts = []
+    for sign in signs[:3]:
+        silent = f", silent for {duration(sign.silent_s)}" if sign.silent_s else ""
+        at = time.strftime("%H:%M:%S", time.localtime(sign.at)) if sign.at is not None else "at an unknown time"
+        texts.append(f"rank {sign.rank} {at}{silent}: {sign.line[:120]}")
+    if len(signs) > 3:
+        texts.append(f"and {len(signs) - 3} more ranks")
+    return texts
 
 
 def _texts(texts: Iterable[str]) -> tuple[str, ...]:
@@ -206,7 +253,7 @@ def _wrap(text: str, first: str, then: str, width: int, most_lines: int) -> list
 def _colored(lines: list[str], verdict: Verdict) -> list[str]:
     outcome = verdict.outcome.upper()
     head = lines[0].replace(outcome, f"{_OUTCOME_COLOR[verdict.outcome]}{outcome}{_RESET}", 1)
-    labels = "|".join(("culprit", "victims", "because", "fix", "also possible", "note", "see", "evidence"))
+    labels = "|".join(_LABELS)
     rest = [re.sub(rf"^  ({labels})(?=  )", rf"  {_DIM}\1{_RESET}", line) for line in lines[1:]]
     places = {_file_line(culprit) for culprit in verdict.culprits} - {""}
     if not places:

@@ -48,8 +48,8 @@ def certainty_of(rank: RankEvidence, evidence: Evidence) -> Certainty:
 def finding_of(stand: Stand, rank: RankEvidence, evidence: Evidence, waiters: tuple[int, ...]) -> Finding:
     culprit = Culprit(
         rank=rank.rank,
-        host=rank.host,
-        pid=rank.pid if stand.pid is None else stand.pid,
+        host=rank.host or None,
+        pid=(rank.pid or None) if stand.pid is None else stand.pid,
         process=stand.process,
         where=stand.at,
         doing=stand.doing,

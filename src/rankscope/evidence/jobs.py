@@ -1,0 +1,273 @@
+"""Finds distributed jobs among the processes of this machine, whoever started them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from rankscope.evidence import procfs
+from rankscope.evidence.time_limit import call_within
+from rankscope.evidence.told_ranks import ranks_by_arguments
+
+_RANK_VARIABLES = (
+    ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
+    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
+    ("PMIX_RANK", "", ""),
+)
+_JOB_VARIABLES = ("TORCHELASTIC_RUN_ID", "MASTER_PORT", "SLURM_JOB_ID", "SLURM_STEP_ID", "PMIX_NAMESPACE", "PMI_ID")
+_READ_LIMIT_S = 1.0
+_SPAWNED = ("--multiprocessing-fork", "multiprocessing.spawn", "multiprocessing.forkserver")
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRank:
+    pid: int
+    rank: int
+    local_rank: int
+    started_at: float
+    environment: dict[str, str] = field(default_factory=dict)
+    """Only what tells about the job; never shown or saved."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundJob:
+    ranks: tuple[FoundRank, ...]
+    world_size: int
+    command: str
+    launcher: str
+    """`torchrun`, `srun`, `mpirun`, `multiprocessing`, or `processes` given by their pids."""
+    guessed_ranks: bool = False
+    """Ranks are numbered in the order in which the processes were started: nothing tells them."""
+
+
+def with_told_ranks(job: FoundJob) -> FoundJob:
+    """The job with the ranks that its processes were told by argument, where nothing else tells them."""
+    if not job.guessed_ranks:
+        return job
+    told = ranks_by_arguments([rank.pid for rank in job.ranks])
+    if told is None:
+        return job
+    ranks = [
+        FoundRank(rank.pid, told[rank.pid], told[rank.pid], rank.started_at, rank.environment) for rank in job.ranks
+    ]
+    ranks.sort(key=lambda rank: rank.rank)
+    return FoundJob(tuple(ranks), max(job.world_size, ranks[-1].rank + 1), job.command, job.launcher)
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    pid: int
+    ppid: int
+    started_at: float
+    environment: dict[str, str]
+
+
+def find_jobs() -> tuple[FoundJob, ...]:
+    """The jobs of which ranks run on this machine and may be looked into, oldest first."""
+    processes = _torch_processes()
+    jobs = _announced(processes)
+    taken = {rank.pid for job in jobs for rank in job.ranks}
+    return tuple(sorted((*jobs, *_spawned(processes, taken)), key=lambda job: job.ranks[0].started_at))
+
+
+def job_of_pids(pids: Sequence[int]) -> FoundJob:
+    """The job that the processes are ranks of. A launcher stands for its ranks, and one rank for its whole job.
+
+    Raises ProcessLookupError for a pid that does not exist.
+    """
+    for pid in pids:
+        procfs.start_time(pid)
+    jobs = find_jobs()
+    wanted = set(pids)
+    for job in jobs:
+        if wanted <= {rank.pid for rank in job.ranks}:
+            return job
+    if len(pids) == 1:
+        below = set(procfs.descendants(pids[0]))
+        for job in jobs:
+            if {rank.pid for rank in job.ranks} <= below:
+                return job
+    return _by_hand(pids)
+
+
+def _by_hand(pids: Sequence[int]) -> FoundJob:
+    """Processes that nothing shows to be ranks: the user says so."""
+    ranks = []
+    guessed = False
+    for number, pid in enumerate(pids):
+        environment = _environment(pid)
+        told = _told_rank(environment)
+        guessed = guessed or told is None
+        rank, local = (told[0], told[2]) if told is not None else (number, number)
+        ranks.append(FoundRank(pid, rank, local, procfs.start_time(pid), environment))
+    if len({rank.rank for rank in ranks}) < len(ranks):
+        guessed = True
+        ranks = [
+            FoundRank(rank.pid, number, number, rank.started_at, rank.environment) for number, rank in enumerate(ranks)
+        ]
+    worlds = [told[1] for rank in ranks if (told := _told_rank(rank.environment)) is not None]
+    world = max([len(ranks), *(() if guessed else worlds)])
+    return FoundJob(tuple(ranks), world, procfs.command_line(pids[0]), "processes", guessed)
+
+
+def _torch_processes() -> dict[int, _Process]:
+    """Python processes that have loaded torch, and may be looked into."""
+    found: dict[int, _Process] = {}
+    own = os.getpid()
+    for name in os.listdir("/proc"):
+        if not name.isdigit() or int(name) == own:
+            continue
+        pid = int(name)
+        try:
+            if "python" not in os.path.basename(os.readlink(f"/proc/{pid}/exe")) or not _loads_torch(pid):
+                continue
+            found[pid] = _Process(pid, procfs.parent(pid), procfs.start_time(pid), _environment(pid))
+        except OSError:
+            continue  # gone meanwhile, or another user's
+    return found
+
+
+def _loads_torch(pid: int) -> bool:
+    def look() -> bool:
+        with open(f"/proc/{pid}/maps", "rb") as maps:
+            return b"/libtorch_cpu.so" in maps.read() or False
+
+    try:
+        return call_within(_READ_LIMIT_S, look)
+    except TimeoutError:
+        return False
+
+
+def _environment(pid: int) -> dict[str, str]:
+    def read() -> bytes:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return file.read()
+
+    try:
+        raw = call_within(_READ_LIMIT_S, read).decode(errors="replace")
+    except (OSError, TimeoutError):
+        return {}
+    pairs = (entry.partition("=") for entry in raw.split("\0") if "=" in entry)
+    return {name: value for name, _, value in pairs if _matters(name)}
+
+
+def _matters(name: str) -> bool:
+    return (
+        name in _JOB_VARIABLES
+        or any(name in names for names in _RANK_VARIABLES)
+        or name.startswith(("TORCH_", "TORCHELASTIC_", "RANKSCOPE_", "MASTER_"))
+    )
+
+
+def _told_rank(environment: dict[str, str]) -> tuple[int, int, int] | None:
+    """Rank, size of the world, local rank."""
+    for rank, world, local in _RANK_VARIABLES:
+        number = environment.get(rank, "")
+        if number.isdigit():
+            size, place = environment.get(world, ""), environment.get(local, "")
+            return int(number), int(size) if size.isdigit() else 0, int(place) if place.isdigit() else int(number)
+    return None
+
+
+def _announced(processes: dict[int, _Process]) -> list[FoundJob]:
+    """Jobs whose launcher tells each process its rank in the environment."""
+    told = {pid: rank for pid, process in processes.items() if (rank := _told_rank(process.environment)) is not None}
+    by_job: dict[tuple[object, ...], list[int]] = {}
+    for pid in told:
+        if _inherited(pid, processes, told) or _launches(pid, processes, told):
+            continue
+        by_job.setdefault(_job_key(processes[pid]), []).append(pid)
+    jobs = []
+    for pids in by_job.values():
+        ranks = [
+            FoundRank(pid, told[pid][0], told[pid][2], processes[pid].started_at, processes[pid].environment)
+            for pid in pids
+        ]
+        if len(ranks) == 1 and told[pids[0]][1] <= 1:
+            continue  # a program alone, which has nobody to wait for
+        ranks.sort(key=lambda rank: (rank.rank, rank.started_at))
+        newest = {rank.rank: rank for rank in ranks}
+        world = max(told[pid][1] for pid in pids)
+        first = ranks[0]
+        jobs.append(
+            FoundJob(tuple(newest.values()), max(world, len(newest)), _command(first.pid), _launcher(first.environment))
+        )
+    return jobs
+
+
+def _inherited(pid: int, processes: dict[int, _Process], told: dict[int, tuple[int, int, int]]) -> bool:
+    """A data-loading worker or another child: it has the rank from its parent, which is the rank itself."""
+    return any(told.get(ancestor) == told[pid] for ancestor in _ancestors(pid, processes))
+
+
+def _launches(pid: int, processes: dict[int, _Process], told: dict[int, tuple[int, int, int]]) -> bool:
+    """A launcher of this machine that srun started, whose children are told ranks of their own."""
+    if "RANK" in processes[pid].environment:
+        return False
+    return any(pid in _ancestors(other, processes) and "RANK" in processes[other].environment for other in told)
+
+
+def _ancestors(pid: int, processes: dict[int, _Process]) -> Iterable[int]:
+    current = processes[pid].ppid
+    for _ in range(64):
+        if current <= 1:
+            return
+        yield current
+        known = processes.get(current)
+        try:
+            current = known.ppid if known is not None else procfs.parent(current)
+        except (OSError, ProcessLookupError):
+            return
+
+
+def _job_key(process: _Process) -> tuple[object, ...]:
+    values = tuple(process.environment.get(name, "") for name in _JOB_VARIABLES)
+    return values if any(values) else (process.ppid,)
+
+
+def _launcher(environment: dict[str, str]) -> str:
+    if "TORCHELASTIC_RUN_ID" in environment:
+        return "torchrun"
+    if "OMPI_COMM_WORLD_RANK" in environment or "PMI_RANK" in environment:
+        return "mpirun"
+    return "srun" if "SLURM_PROCID" in environment else "a launcher that sets RANK"
+
+
+def _command(pid: int) -> str:
+    try:
+        return procfs.command_line(pid)
+    except (OSError, ProcessLookupError):
+        return ""
+
+
+def _spawned(processes: dict[int, _Process], taken: set[int]) -> list[FoundJob]:
+    """Children of one parent, made by multiprocessing; whether they are ranks their stacks must show."""
+    by_parent: dict[int, list[_Process]] = {}
+    for process in processes.values():
+        if process.pid in taken or any(ancestor in taken for ancestor in _ancestors(process.pid, processes)):
+            continue
+        if _is_spawned(process, processes):
+            by_parent.setdefault(process.ppid, []).append(process)
+    jobs = []
+    for parent, children in by_parent.items():
+        # Clock ticks are coarser than the starts: among equals the pids tell the order.
+        first = min(process.started_at for process in children)
+        children.sort(key=lambda process, first=first: (round(process.started_at - first), process.pid))  # type: ignore[misc]
+        ranks = tuple(
+            FoundRank(process.pid, number, number, process.started_at, process.environment)
+            for number, process in enumerate(children)
+        )
+        if len(ranks) > 1:
+            jobs.append(FoundJob(ranks, len(ranks), _command(parent), "multiprocessing", guessed_ranks=True))
+    return jobs
+
+
+def _is_spawned(process: _Process, processes: dict[int, _Process]) -> bool:
+    own = _command(process.pid)
+    if any(word in own for word in _SPAWNED):
+        return "resource_tracker" not in own
+    # Forked: it has the command line of its parent.
+    return process.ppid in processes and own == _command(process.ppid)

@@ -1,0 +1,1 @@
+"""Evidence in files that other tools wrote: one reader a file, told apart by content."""

@@ -1,0 +1,307 @@
+"""A flight record as columns: what calls of all ranks have in common is kept once, numbers stay packed.
+
+A dump holds thousands of calls, most of them of a few dozen kinds. Reading thousands of dumps is only cheap when no
+object is made per call.
+"""
+
+from __future__ import annotations
+
+import io
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import Any
+
+import msgspec
+
+from rankscope.errors import EvidenceError
+from rankscope.evidence.flight import (
+    PLAIN_NAMES,
+    PlainUnpickler,
+    as_dict,
+    as_frame,
+    as_groups,
+    as_integer,
+    as_list,
+    as_shown,
+    as_sizes,
+    as_text,
+    as_texts,
+    statuses,
+)
+from rankscope.evidence.model import Collective, Frame, Group
+
+STATES = ("scheduled", "started", "completed")
+RETIRED = 4
+"""Flag beside the number of the state."""
+_MOST_ENTRIES = 2_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a call is, apart from when it was made: two ranks that do the same thing share it."""
+
+    group: str
+    op: str
+    backend: str
+    p2p: bool
+    input_sizes: tuple[tuple[int, ...], ...]
+    output_sizes: tuple[tuple[int, ...], ...]
+    input_dtypes: tuple[str, ...]
+    output_dtypes: tuple[str, ...]
+    timeout_ms: int | None
+    frames: tuple[Frame, ...]
+    """Of the user's code only, innermost first; all where none is the user's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """One rank's record, oldest call first; `kinds` are numbers of a table that is kept beside it."""
+
+    kinds: array[int]
+    seqs: array[int]
+    p2p_seqs: array[int]
+    records: array[int]
+    created_ns: array[int]
+    completed_ns: array[int]
+    """0 where it has not completed, or nobody looked."""
+    flags: bytes
+    last_enqueued: dict[str, int]
+    last_completed: dict[str, int]
+    groups: tuple[Group, ...]
+    version: str
+
+    def __len__(self) -> int:
+        return len(self.kinds)
+
+    def done(self, at: int, group: str) -> bool:
+        """Finished, by the group's own count too: what NCCL has not taken yet it marks as completed."""
+        flag = self.flags[at]
+        if flag & RETIRED:
+            return True
+        last = self.last_completed.get(group)
+        return STATES[flag & 3] == "completed" and (last is None or last < 0 or last >= self.seqs[at])
+
+    def collective(self, at: int, kind: Kind) -> Collective:
+        flag = self.flags[at]
+        completed = self.completed_ns[at]
+        return Collective(
+            record_id=self.records[at],
+            group=kind.group,
+            seq=self.seqs[at],
+            p2p_seq=self.p2p_seqs[at],
+            op=kind.op,
+            backend=kind.backend,
+            p2p=kind.p2p,
+            state=STATES[flag & 3],
+            retired=bool(flag & RETIRED),
+            created_at=self.created_ns[at] / 1e9,
+            input_sizes=kind.input_sizes,
+            output_sizes=kind.output_sizes,
+            input_dtypes=kind.input_dtypes,
+            output_dtypes=kind.output_dtypes,
+            completed_at=completed / 1e9 if completed else None,
+            timeout_ms=kind.timeout_ms,
+            frames=kind.frames,
+        )
+
+
+@dataclass(slots=True)
+class KindTable:
+    """Gives every distinct kind of call a number."""
+
+    kinds: list[Kind] = field(default_factory=list)
+    _numbers: dict[Kind, int] = field(default_factory=dict)
+    _frames: dict[tuple[Any, Any, Any], Frame] = field(default_factory=dict)
+
+    def number(self, kind: Kind) -> int:
+        found = self._numbers.get(kind)
+        if found is None:
+            found = self._numbers[kind] = len(self.kinds)
+            self.kinds.append(kind)
+        return found
+
+    def frame(self, item: object) -> Frame:
+        """The frame in a dump's form; equal ones of all dumps are one object."""
+        try:
+            key = (item["name"], item["filename"], item["line"])  # type: ignore[index]
+            found = self._frames.get(key)
+        except (KeyError, TypeError):
+            return as_frame(item)
+        if found is None:
+            found = self._frames[key] = as_frame(item)
+        return found
+
+    def adopt(self, kinds: Iterable[Kind]) -> list[int]:
+        """The numbers here of another table's kinds, in its order."""
+        return [self.number(kind) for kind in kinds]
+
+
+def read_pickle(data: bytes, table: KindTable) -> Columns:
+    """The record in a pickled dump; nothing in it is run. Raises EvidenceError when it is not one."""
+    try:
+        document = PlainUnpickler(io.BufferedReader(io.BytesIO(data), 1 << 20)).load()
+    except EvidenceError:
+        raise
+    except MemoryError as error:
+        raise EvidenceError("the flight record asks for more memory than a dump can need: refused") from error
+    except EOFError as error:
+        raise EvidenceError("the flight record is cut off: its writer was stopped before the end") from error
+    except Exception as error:  # a broken pickle raises nearly anything
+        cut = "pickle data was truncated" in str(error)
+        why = "is cut off: its writer was stopped before the end" if cut else f"is not a valid pickle: {error!r}"
+        raise EvidenceError(f"the flight record {why}") from error
+    return _columns(document, table)
+
+
+def read_json(data: bytes, table: KindTable) -> Columns:
+    """The record in a JSON dump. Raises EvidenceError when it is not one."""
+    try:
+        document = msgspec.json.decode(data)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise EvidenceError(f"the flight record is not valid JSON: {error}") from error
+    return _columns(document, table)
+
+
+def _columns(document: object, table: KindTable) -> Columns:
+    top = as_dict(document, "the dump")
+    if "entries" not in top:
+        raise EvidenceError("the flight record has no entries: not a dump of torch's flight recorder")
+    entries = as_list(top["entries"], "entries")
+    if len(entries) > _MOST_ENTRIES:
+        raise EvidenceError(f"the flight record has {len(entries)} entries; no recorder keeps so many")
+    kinds, names = _kinds(entries, table)
+    enqueued, completed = statuses(top.get("pg_status", {}), names)
+    seqs, p2p_seqs, records, created, ended = _numbers(entries)
+    columns = Columns(
+        kinds=array("I", kinds),
+        seqs=seqs,
+        p2p_seqs=p2p_seqs,
+        records=records,
+        created_ns=created,
+        completed_ns=ended,
+        flags=_flags(entries),
+        last_enqueued=enqueued,
+        last_completed=completed,
+        groups=as_groups(top.get("pg_config", {})),
+        version=str(top.get("version", ""))[:20],
+    )
+    return _oldest_first(columns)
+
+
+_NUMBERS = ("collective_seq_id", "p2p_seq_id", "record_id", "time_created_ns", "time_discovered_completed_ns")
+_all_numbers = itemgetter(*_NUMBERS)
+
+
+def _numbers(entries: list[dict[Any, Any]]) -> list[array[int]]:
+    try:
+        columns: list[Sequence[Any]] = list(zip(*map(_all_numbers, entries), strict=True))
+    except KeyError:
+        columns = [[entry.get(name) for entry in entries] for name in _NUMBERS]
+    return [_packed(column, name) for column, name in zip(columns or [()] * len(_NUMBERS), _NUMBERS, strict=True)]
+
+
+def _packed(column: Sequence[Any], name: str) -> array[int]:
+    try:
+        return array("q", column)
+    except (TypeError, OverflowError):
+        # Left out, None, or written as a text, which older versions and JSON dumps do.
+        values = [0 if value is None else as_integer(value, name) for value in column]
+    if any(abs(value) >= 2**63 for value in values):
+        raise EvidenceError(f"the flight record is malformed: {name} holds a number too large")
+    return array("q", values)
+
+
+_FLAGS = {
+    (state, retired): number + (RETIRED if retired else 0)
+    for number, state in enumerate(STATES)
+    for retired in (False, True)
+}
+
+
+def _flags(entries: list[dict[Any, Any]]) -> bytes:
+    try:
+        return bytes([_FLAGS[entry.get("state", "scheduled"), entry.get("retired", False)] for entry in entries])
+    except (KeyError, TypeError) as error:
+        raise EvidenceError(f"the flight record is malformed: no state is called {as_shown(error)}") from error
+
+
+_ALL_OF_A_KIND = itemgetter(
+    *("profiling_name", "frames", "input_sizes", "output_sizes", "process_group", "input_dtypes", "is_p2p", "pg_id"),
+    *("output_dtypes", "timeout_ms"),
+)
+
+
+def _kinds(entries: list[dict[Any, Any]], table: KindTable) -> tuple[list[int], dict[str, str]]:
+    """The kind of each entry, and the groups' names by their ids in that process.
+
+    Programs go round in loops: the call that followed last time is guessed first, and comparing with it is cheap
+    because a dump holds equal frames once.
+    """
+    numbers: list[int] = []
+    names: dict[str, str] = {}
+    followed: dict[int, tuple[Any, int]] = {}
+    last = -1
+    for number, entry in enumerate(entries):
+        try:
+            what = _ALL_OF_A_KIND(entry)
+        except (KeyError, TypeError):
+            what = None  # of an older version, or without frames
+        guess = followed.get(last)
+        if guess is not None and what is not None and guess[0] == what:
+            last = guess[1]
+        else:
+            kind = _kind(as_dict(entry, f"entry {number}"), number, table)
+            names[str(entry.get("pg_id"))] = kind.group
+            before, last = last, table.number(kind)
+            followed[before] = (what, last)
+        numbers.append(last)
+    return numbers, names
+
+
+def _kind(entry: dict[Any, Any], number: int, table: KindTable) -> Kind:
+    backend, _, op = as_text(entry.get("profiling_name"), "profiling_name").rpartition(":")
+    pair = as_list(entry.get("process_group", ["", ""]), "process_group")
+    timeout_ms = entry.get("timeout_ms")
+    try:
+        frames = tuple(map(table.frame, as_list(entry.get("frames", []), "frames")))
+    except EvidenceError as error:
+        raise EvidenceError(f"{error} (entry {number})") from error
+    own = tuple(frame for frame in frames if frame.user)
+    return Kind(
+        group=as_text(pair[0], "process_group") if pair and pair[0] != "" else str(entry.get("pg_id", "")),
+        op=PLAIN_NAMES.get(op, op),
+        backend=backend,
+        p2p=entry.get("is_p2p", False) is True,
+        input_sizes=as_sizes(entry.get("input_sizes", []), "input_sizes"),
+        output_sizes=as_sizes(entry.get("output_sizes", []), "output_sizes"),
+        input_dtypes=as_texts(entry.get("input_dtypes", []), "input_dtypes"),
+        output_dtypes=as_texts(entry.get("output_dtypes", []), "output_dtypes"),
+        timeout_ms=None if timeout_ms is None else as_integer(timeout_ms, "timeout_ms"),
+        frames=own or frames,
+    )
+
+
+def _oldest_first(columns: Columns) -> Columns:
+    records = columns.records
+    if all(map(int.__le__, records, records[1:])):
+        return columns
+    order = sorted(range(len(records)), key=records.__getitem__)
+
+    def ordered(values: array[int]) -> array[int]:
+        return array(values.typecode, [values[at] for at in order])
+
+    return Columns(
+        kinds=ordered(columns.kinds),
+        seqs=ordered(columns.seqs),
+        p2p_seqs=ordered(columns.p2p_seqs),
+        records=ordered(columns.records),
+        created_ns=ordered(columns.created_ns),
+        completed_ns=ordered(columns.completed_ns),
+        flags=bytes(columns.flags[at] for at in order),
+        last_enqueued=columns.last_enqueued,
+        last_completed=columns.last_completed,
+        groups=columns.groups,
+        version=columns.version,
+    )

@@ -1,0 +1,109 @@
+"""`rankscope attach`: look at a job that hangs now, whoever started it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import NoReturn
+
+from rankscope.diagnosis.attached import with_stillness
+from rankscope.diagnosis.diagnose import diagnose
+from rankscope.errors import RankscopeError, UsageError
+from rankscope.evidence.attach import take_evidence, uses_distributed
+from rankscope.evidence.jobs import FoundJob, find_jobs, job_of_pids, with_told_ranks
+from rankscope.evidence.stacks import find_py_spy
+from rankscope.report.again import show
+from rankscope.report.live import say
+from rankscope.report.phrases import plain
+
+_DESCRIPTION = """\
+Look at a job that runs on this machine and seems to hang, whoever started it: torchrun, srun, mpirun,
+multiprocessing, or rankscope itself. The job needs no preparation; it is neither stopped nor changed.
+Its ranks are found by themselves. Where several jobs run, say which one with --pid.
+"""
+_EPILOG = """\
+examples:
+  rankscope attach
+  rankscope attach --pid 4121              any rank of the job, or its launcher
+  rankscope attach --pid 4121 --pid 4122   exactly these processes
+  rankscope attach --watch 60              longer, to tell slow from stuck
+
+exit code: 0 when nothing is found wrong, 1 when something is, 2 for a mistake in the command
+"""
+_WATCH_S = 5.0
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (see 'rankscope attach --help')")
+
+
+def attach_command(arguments: list[str]) -> int:
+    """The verb: 0 when nothing is found wrong, 1 when something is, 2 for a mistake."""
+    chosen = _parse(arguments)
+    job = with_told_ranks(_chosen_job(chosen.pid))
+    if find_py_spy() is None:
+        say("py-spy is not installed: without stacks little can be said (pip install py-spy)")
+    say(f"{_line(job)}; watching for {chosen.watch:g} s")
+    evidence = take_evidence(job, chosen.watch)
+    if job.launcher == "multiprocessing" and not uses_distributed(evidence):
+        raise RankscopeError(
+            "the processes found do not use torch.distributed: data-loading workers, or a pool. "
+            "Give the ranks with --pid if they are some"
+        )
+    refused = [seen.missing["stacks"] for seen in evidence.ranks if not seen.stacks and "stacks" in seen.missing]
+    if len(refused) == len(evidence.ranks):
+        say(f"no stack could be read: {plain(refused[0])}. Attach as the user of the job, or as root")
+    verdict = diagnose(with_stillness(evidence, chosen.watch))
+    if job.guessed_ranks:
+        say("nothing tells the ranks of these processes: they are numbered in the order in which they were started")
+    show(verdict, as_json=chosen.json, folder="")
+    return 0 if verdict.outcome == "ok" else 1
+
+
+def _parse(arguments: list[str]) -> argparse.Namespace:
+    parser = _Parser(
+        prog="rankscope attach",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--pid", type=int, action="append", default=[], help="a rank or the launcher; may be repeated")
+    parser.add_argument(
+        "--watch",
+        type=float,
+        default=_WATCH_S,
+        metavar="SECONDS",
+        help=f"how long to look (default {_WATCH_S:g}): what does not move meanwhile is taken to stand",
+    )
+    parser.add_argument("--json", action="store_true", help="print the verdict as JSON on standard output")
+    chosen = parser.parse_args(arguments)
+    if not 1.0 <= chosen.watch <= 3600:
+        raise UsageError(f"--watch {chosen.watch:g}: give 1 to 3600 seconds")
+    return chosen
+
+
+def _chosen_job(pids: list[int]) -> FoundJob:
+    if pids:
+        try:
+            return job_of_pids(pids)
+        except (ProcessLookupError, OSError) as error:
+            raise UsageError(f"--pid: no process of {', '.join(map(str, pids))} can be looked into: {error}") from error
+    jobs = find_jobs()
+    if not jobs:
+        raise UsageError(
+            "no distributed job of yours runs on this machine (no Python process with torch and a rank). "
+            "Give its processes with --pid, and attach as the same user"
+        )
+    if len(jobs) > 1:
+        print(f"rankscope: {len(jobs)} jobs run on this machine; say which one:", file=sys.stderr)
+        for job in jobs:
+            print(f"  rankscope attach --pid {job.ranks[0].pid}   {_line(job)}", file=sys.stderr)
+        raise UsageError("give one of them with --pid")
+    return jobs[0]
+
+
+def _line(job: FoundJob) -> str:
+    count = len(job.ranks)
+    ranks = f"{count} rank{'' if count == 1 else 's'}" + (f" of {job.world_size}" if job.world_size > count else "")
+    return plain(f"{ranks} of {job.launcher}: {job.command[:80]}")
