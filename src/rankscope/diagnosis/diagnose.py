@@ -10,6 +10,7 @@ from rankscope.diagnosis.finding import Finding
 from rankscope.diagnosis.rules.deadlock import explain_deadlock, explain_paired_call
 from rankscope.diagnosis.rules.endings import Endings, explain_endings, explain_exception, explain_left
 from rankscope.diagnosis.rules.set_up import explain_group_creation, explain_missing
+from rankscope.diagnosis.rules.stages import with_stages
 from rankscope.diagnosis.rules.standing import explain_standing
 from rankscope.diagnosis.verdict import Verdict
 from rankscope.diagnosis.waiting import just_entered
@@ -23,9 +24,8 @@ def diagnose(evidence: Evidence) -> Verdict:
     endings = explain_endings(seen)
     graph = build_graph(seen, failed=endings.victims)
     finding = _find(seen, endings, graph)
-    if finding is None:
-        return _fine(evidence)
-    return _verdict(finding, evidence, graph, endings)
+    verdict = _fine(evidence) if finding is None else _verdict(finding, evidence, graph, endings)
+    return with_stages(verdict, evidence)
 
 
 def _as_ended(seen: RankEvidence) -> RankEvidence:

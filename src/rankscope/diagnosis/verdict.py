@@ -25,6 +25,8 @@ class Culprit:
     process: ProcessKind
     where: Where | None
     doing: str
+    stage: str | None = None
+    """The stage that its rank is in, or passed last: `in stage 9, WandbLogger.__init__`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +58,5 @@ class Verdict:
     """What a person may want to know beside the verdict: a slow rank of a good run, an earlier attempt."""
     references: tuple[str, ...] = ()
     """Public threads about the same failure."""
+    stages: dict[int, str] = field(default_factory=dict)
+    """Rank → its stage, in the same words as a culprit's."""

@@ -9,6 +9,7 @@ import shutil
 import sys
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from rankscope.errors import UsageError
 from rankscope.launch import environment, folder, options
 from rankscope.launch.job import Job
 from rankscope.launch.output import OutputPump
+from rankscope.launch.sinks import LogFile
+from rankscope.launch.stage_teller import StageTeller
 from rankscope.launch.supervisor import Supervisor, own_exit_code
 from rankscope.report import live, terminal
 
@@ -43,7 +46,8 @@ def launch(arguments: list[str], pages_path: str) -> int:
     pump = OutputPump(sys.stdout.buffer, sys.stderr.buffer)
     job = Job(run_folder, pages, tuple(command), versions, pump)
     supervisor = Supervisor(job, chosen.on_hang, chosen.stall_after_s)  # type: ignore[arg-type]
-    failure = _launch(config, entry, entry_arguments, chosen, job, supervisor)
+    teller = StageTeller(job, chosen.stages, _stage_sink(run_folder), live.say)  # type: ignore[arg-type]
+    failure = _launch(config, entry, entry_arguments, chosen, job, supervisor, teller)
     return _conclude(job, supervisor, failure, chosen.json)
 
 
@@ -54,6 +58,7 @@ def _launch(
     chosen: options.RunOptions,
     job: Job,
     supervisor: Supervisor,
+    teller: StageTeller,
 ) -> BaseException | None:
     """Runs elastic's agent to its end; returns what kept it from starting the ranks, if anything."""
     from torch.distributed.elastic.multiprocessing import SignalException
@@ -77,6 +82,7 @@ def _launch(
     # The one seam that all supported versions of torch share: launch_agent looks the class up by this name.
     vars(api)["LocalElasticAgent"] = functools.partial(ScopeAgent, supervisor=supervisor, job=job)
     supervisor.start()
+    teller.start()
     try:
         api.launch_agent(config, entry, list(arguments))
     except ChildFailedError:
@@ -87,8 +93,20 @@ def _launch(
         return error
     finally:
         supervisor.finish()
+        teller.finish()
         job.pump.finish(5.0)
     return None
+
+
+def _stage_sink(run_folder: Path) -> Callable[[list[str]], None]:
+    """Stage lines go to standard error and to `stages.log`, never among what the program prints on standard output."""
+    log = LogFile(run_folder / "stages.log")
+
+    def tell(lines: list[str]) -> None:
+        live.show(lines)
+        log.write("".join(f"{line}\n" for line in lines).encode())
+
+    return tell
 
 
 def _quieten_elastic() -> None:

@@ -22,6 +22,8 @@ class RunOptions:
     stall_after_s: float | None
     """None: learned from the job."""
     json: bool
+    stages: str
+    """`auto`, `on` or `off`."""
 
 
 def parse(arguments: list[str]) -> RunOptions:
@@ -35,6 +37,7 @@ def parse(arguments: list[str]) -> RunOptions:
         on_hang=namespace.on_hang,
         stall_after_s=namespace.stall_after,
         json=namespace.json,
+        stages=namespace.stages,
     )
 
 
@@ -74,6 +77,14 @@ def build_parser() -> argparse.ArgumentParser:
         "--no-probe",
         action="store_true",
         help="do not inject the probe; the verdict then rests on less evidence",
+    )
+    ours.add_argument(
+        "--stages",
+        choices=["auto", "on", "off"],
+        default="auto",
+        help="tell what every rank is doing, from its first line on: arguments, tokenizer, model, logger, process "
+        "group, first step. auto: all of it up to the first step, then what takes long; on: all of it; off: nothing "
+        "(default: auto)",
     )
     ours.add_argument("--json", action="store_true", help="print the verdict as JSON on standard output at the end")
     _leave_abbreviations_to_torch(parser, ours)

@@ -6,15 +6,20 @@ import os
 
 from rankscope.probe import exits, listener, signals
 from rankscope.probe.calls import CallRecorder
+from rankscope.probe.constructions import Constructions
+from rankscope.probe.first_step import FirstStep
 from rankscope.probe.hooks import TorchHooks
 from rankscope.probe.imports import ImportWatch
 from rankscope.probe.page import Page
+from rankscope.probe.stage_calls import watch_calls
+from rankscope.probe.stages import StageBook
 
 FOLDER_VARIABLE = "RANKSCOPE_PAGES"
 """Where pages and sockets lie; set by the launcher. Without it the probe does nothing."""
 LAUNCHER_VARIABLE = "RANKSCOPE_LAUNCHER_PID"
 
 _pages: list[Page] = []
+_books: list[StageBook] = []
 
 
 def start() -> None:
@@ -29,12 +34,25 @@ def start() -> None:
     signals.die_with_launcher(os.environ.get(LAUNCHER_VARIABLE, ""))
     signals.write_stacks(page)
     calls = CallRecorder(page)
+    book = StageBook(page, calls.sites())
+    _books.append(book)
+    book.mark("Script started", "started", None)
     imports = ImportWatch(page.error)
-    TorchHooks(page, calls, lambda: _joining(page, folder)).watch(imports)
+    constructions = Constructions(book)
+    first = FirstStep(book, calls, constructions)
+    TorchHooks(page, calls, first, lambda: _joining(page, folder)).watch(imports)
+    watch_calls(book, imports)
+    constructions.watch(imports)
+    first.watch(imports)
     imports.install()
-    exits.note(page, calls.sites())
+    exits.note(page, calls.sites(), book)
     # A forked child shares the page's memory; it must not write into its parent's story.
     os.register_at_fork(after_in_child=page.detach)
+
+
+def stage_book() -> StageBook | None:
+    """The stages of this process; None where no launcher watches it."""
+    return _books[0] if _books else None
 
 
 def _joining(page: Page, folder: str) -> None:

@@ -14,6 +14,8 @@ _START_FOLDER = os.getcwd()
 CHAIN = 8
 OWN_CODE = "<rankscope>"
 """File name of wrappers that have no line of their own to show."""
+STAGE_CODE = "<rankscope importlib._bootstrap>"
+"""The same for wrappers of stages; see there for the name."""
 
 _user_files: dict[str, bool] = {}
 
@@ -28,7 +30,7 @@ def is_user_file(file: str) -> bool:
 
 
 def is_own_file(file: str) -> bool:
-    return file.startswith(_PACKAGE) or file == OWN_CODE
+    return file.startswith(_PACKAGE) or file in (OWN_CODE, STAGE_CODE)
 
 
 def absolute(file: str) -> str:

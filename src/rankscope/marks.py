@@ -1,0 +1,85 @@
+"""What a program may say of itself: stages by name, its own step number, marks of memory.
+
+Under `rankscope run` it is written to the rank's page and shown with the stages found without it; anywhere else it does
+nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import Any, TypeVar
+
+from rankscope.probe import bootstrap
+from rankscope.probe.stages import OpenStage
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class stage:
+    """A stage of the program, by name.
+
+    `rankscope.stage("Model created")` marks it as passed. `with rankscope.stage("evaluation"):` and
+    `@rankscope.stage("evaluation")` tell when it begins and when it ends.
+    """
+
+    __slots__ = ("_frame", "_name", "_open", "_used")
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._used = False
+        self._frame: FrameType | None = None
+        self._open: list[OpenStage | None] = []
+        if bootstrap.stage_book() is not None:
+            self._frame = sys._getframe(1)
+
+    def __enter__(self) -> stage:
+        self._used = True
+        self._frame = None
+        book = bootstrap.stage_book()
+        if book is not None:
+            self._open.append(book.begin(self._name, self._name, "", sys._getframe(1)))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        book = bootstrap.stage_book()
+        if book is not None and self._open:
+            book.end(self._open.pop(), failed=kind is not None)
+
+    def __call__(self, function: F) -> F:
+        self._used = True
+        self._frame = None
+        if bootstrap.stage_book() is None:
+            return function
+        name = self._name
+
+        @functools.wraps(function)
+        def within_stage(*args: Any, **kwargs: Any) -> Any:
+            with stage(name):
+                return function(*args, **kwargs)
+
+        return within_stage  # type: ignore[return-value]
+
+    def __del__(self) -> None:
+        # Neither entered nor used as a decorator: a statement of its own, gone as soon as it is made.
+        frame, self._frame = getattr(self, "_frame", None), None
+        if frame is not None and not self._used and (book := bootstrap.stage_book()) is not None:
+            book.mark(self._name, "", frame)
+
+
+def step(number: int) -> None:
+    """The program's own step number, for loops whose steps are not those of an optimizer."""
+    book = bootstrap.stage_book()
+    if book is not None:
+        book.declare_step(number)
+
+
+def log_memory(name: str) -> None:
+    """A mark of memory, shown as `MEM:POST-MODEL host 1.20 GB; GPU 3.40 GB`."""
+    book = bootstrap.stage_book()
+    if book is not None:
+        book.mark(f"MEM:{name}", "memory", sys._getframe(1), always=True)
