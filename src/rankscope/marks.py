@@ -17,6 +17,9 @@ from rankscope.probe.stages import OpenStage
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_books = bootstrap.BOOKS
+"""Empty where no launcher listens."""
+
 
 class stage:
     """A stage of the program, by name.
@@ -25,35 +28,31 @@ class stage:
     `@rankscope.stage("evaluation")` tell when it begins and when it ends.
     """
 
-    __slots__ = ("_frame", "_name", "_open", "_used")
+    __slots__ = ("_frame", "_name", "_open")
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._used = False
-        self._frame: FrameType | None = None
-        self._open: list[OpenStage | None] = []
-        if bootstrap.stage_book() is not None:
-            self._frame = sys._getframe(1)
+        self._open: OpenStage | None = None
+        self._frame: FrameType | None = sys._getframe(1) if _books else None
+        """Where it was made; None once it is more than a mark."""
 
     def __enter__(self) -> stage:
-        self._used = True
-        self._frame = None
-        book = bootstrap.stage_book()
-        if book is not None:
-            self._open.append(book.begin(self._name, self._name, "", sys._getframe(1)))
+        if _books:
+            name = self._name
+            self._frame = None
+            self._open = _books[0].begin(name, name, "", sys._getframe(1))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        book = bootstrap.stage_book()
-        if book is not None and self._open:
-            book.end(self._open.pop(), failed=kind is not None)
+        if self._open is not None:
+            _books[0].end(self._open, failed=kind is not None)
+            self._open = None
 
     def __call__(self, function: F) -> F:
-        self._used = True
         self._frame = None
-        if bootstrap.stage_book() is None:
+        if not _books:
             return function
         name = self._name
 
@@ -66,20 +65,18 @@ class stage:
 
     def __del__(self) -> None:
         # Neither entered nor used as a decorator: a statement of its own, gone as soon as it is made.
-        frame, self._frame = getattr(self, "_frame", None), None
-        if frame is not None and not self._used and (book := bootstrap.stage_book()) is not None:
-            book.mark(self._name, "", frame)
+        frame = getattr(self, "_frame", None)
+        if frame is not None:
+            _books[0].mark(self._name, "", frame)
 
 
 def step(number: int) -> None:
     """The program's own step number, for loops whose steps are not those of an optimizer."""
-    book = bootstrap.stage_book()
-    if book is not None:
-        book.declare_step(number)
+    if _books:
+        _books[0].declare_step(number)
 
 
 def log_memory(name: str) -> None:
     """A mark of memory, shown as `MEM:POST-MODEL host 1.20 GB; GPU 3.40 GB`."""
-    book = bootstrap.stage_book()
-    if book is not None:
-        book.mark(f"MEM:{name}", "memory", sys._getframe(1), always=True)
+    if _books:
+        _books[0].mark(f"MEM:{name}", "memory", sys._getframe(1), always=True)

@@ -10,9 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rankscope.diagnosis.rules.stages import stage_words
+from rankscope.errors import EvidenceError
 from rankscope.evidence import kernel
-from rankscope.evidence.collect import JobFacts, KnownRank, collect
+from rankscope.evidence.collect import JobFacts, KnownRank, collect, find_page
 from rankscope.evidence.model import Evidence, Exit
+from rankscope.evidence.pages import read_page
 from rankscope.launch.output import OutputPump
 
 
@@ -89,6 +92,22 @@ class Job:
 
     def finished_well(self) -> bool:
         return bool(self.ranks) and all(p.exit is not None and p.exit.code == 0 for p in self.ranks)
+
+    def stage_texts(self) -> dict[int, str]:
+        """Rank → the stage it was in last, as far as its page tells."""
+        found = {}
+        for process in self.ranks:
+            page = find_page(self.pages, self.attempt, process.pid)
+            if page is None:
+                continue
+            try:
+                text = stage_words(read_page(page, newest_calls=0).progress)
+            except EvidenceError as error:
+                self.note_problem(str(error))
+                continue
+            if text is not None:
+                found[process.rank] = text
+        return found
 
     def collect(self, trigger: str) -> Evidence:
         """Takes about a second; one at a time."""

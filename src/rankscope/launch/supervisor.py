@@ -144,6 +144,7 @@ class Supervisor:
         notes = [f"attempt {attempt} had ended: {past.headline}" for attempt, past in sorted(earlier.items())]
         return replace(
             verdict,
+            stages=verdict.stages or job.stage_texts(),
             exit_codes=codes,
             ended_at=time.time(),
             started_at=job.started_at,

@@ -19,7 +19,8 @@ FOLDER_VARIABLE = "RANKSCOPE_PAGES"
 LAUNCHER_VARIABLE = "RANKSCOPE_LAUNCHER_PID"
 
 _pages: list[Page] = []
-_books: list[StageBook] = []
+BOOKS: list[StageBook] = []
+"""The stages of this process; empty where no launcher watches it."""
 
 
 def start() -> None:
@@ -35,7 +36,7 @@ def start() -> None:
     signals.write_stacks(page)
     calls = CallRecorder(page)
     book = StageBook(page, calls.sites())
-    _books.append(book)
+    BOOKS.append(book)
     book.mark("Script started", "started", None)
     imports = ImportWatch(page.error)
     constructions = Constructions(book)
@@ -48,11 +49,6 @@ def start() -> None:
     exits.note(page, calls.sites(), book)
     # A forked child shares the page's memory; it must not write into its parent's story.
     os.register_at_fork(after_in_child=page.detach)
-
-
-def stage_book() -> StageBook | None:
-    """The stages of this process; None where no launcher watches it."""
-    return _books[0] if _books else None
 
 
 def _joining(page: Page, folder: str) -> None:

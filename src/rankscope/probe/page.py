@@ -30,7 +30,9 @@ STAGE_BEGUN = struct.Struct("<QQQIIIIII")
 """Time, host memory, GPU memory; heap numbers of label, words, kind, note and site; thread."""
 STAGE_ENDED = struct.Struct("<QQQII")
 """Time (0: not yet), host memory, GPU memory, number (0: not yet), bits."""
-STAGE_BYTES = STAGE_BEGUN.size + STAGE_ENDED.size
+STAGE_RECORD = struct.Struct("<QQQIIIIIIQQQII")
+"""Both parts."""
+STAGE_BYTES = STAGE_RECORD.size
 STAGE_RING_OFFSET = STAGES_OFFSET + 64
 PAGE_BYTES = STAGE_RING_OFFSET + STAGE_SLOTS * STAGE_BYTES
 
@@ -69,7 +71,9 @@ _HEAP_USED_OFFSET = 8 + 4 + 4 + 4
 _now = time.time_ns
 _pack_u64 = struct.Struct("<Q").pack_into
 _pack_u32 = struct.Struct("<I").pack_into
-_read_u64 = struct.Struct("<Q").unpack_from
+_pack_stage = STAGE_RECORD.pack_into
+_pack_stage_end = STAGE_ENDED.pack_into
+_STAGE_ENDED_AT = STAGE_BEGUN.size
 
 
 class Page:
@@ -90,6 +94,7 @@ class Page:
         self.steps = 0
         self._batches = 0
         self._stages_begun = itertools.count()
+        self._stages = 0
         self._stages_passed = itertools.count(1)
         IDENTITY.pack_into(self._map, 0, MAGIC, os.getpid(), rank, 0, 0, _now())
         STAGES_HEAD.pack_into(self._map, STAGES_OFFSET, 0, 0, 0, -1)
@@ -248,23 +253,25 @@ class Page:
         """Records a stage as begun; `texts` are label, words, kind and note. Returns what `end_stage` wants."""
         now = _now()
         index = next(self._stages_begun)
-        offset = STAGE_RING_OFFSET + (index % STAGE_SLOTS) * STAGE_BYTES
-        STAGE_BEGUN.pack_into(self._map, offset, now, *memory, *texts, site, thread & 0xFFFFFFFF)
-        STAGE_ENDED.pack_into(self._map, offset + STAGE_BEGUN.size, 0, 0, 0, 0, bits)
-        _pack_u64(self._map, STAGES_OFFSET, index + 1)
-        _pack_u64(self._map, COUNTERS_OFFSET, now)
+        self._stages = index + 1
+        page = self._map
+        offset = STAGE_RING_OFFSET + index % STAGE_SLOTS * STAGE_BYTES
+        _pack_stage(page, offset, now, *memory, *texts, site, thread & 0xFFFFFFFF, 0, 0, 0, 0, bits)
+        _pack_u64(page, STAGES_OFFSET, index + 1)
+        _pack_u64(page, COUNTERS_OFFSET, now)
         return index
 
     def end_stage(self, index: int, memory: tuple[int, int], bits: int) -> None:
         """A stage that failed gets no number: it was not passed."""
         now = _now()
         number = 0 if bits & FAILED else next(self._stages_passed)
-        offset = STAGE_RING_OFFSET + (index % STAGE_SLOTS) * STAGE_BYTES + STAGE_BEGUN.size
-        if _read_u64(self._map, STAGES_OFFSET)[0] - index <= STAGE_SLOTS:
-            STAGE_ENDED.pack_into(self._map, offset, now, *memory, number, bits)
+        page = self._map
+        if self._stages - index <= STAGE_SLOTS:
+            offset = STAGE_RING_OFFSET + index % STAGE_SLOTS * STAGE_BYTES + _STAGE_ENDED_AT
+            _pack_stage_end(page, offset, now, *memory, number, bits)
         if number:
-            _pack_u32(self._map, STAGES_OFFSET + 8, number)
-        _pack_u64(self._map, COUNTERS_OFFSET, now)
+            _pack_u32(page, STAGES_OFFSET + 8, number)
+        _pack_u64(page, COUNTERS_OFFSET, now)
 
     def end_set_up(self) -> None:
         _pack_u32(self._map, STAGES_OFFSET + 12, 1)

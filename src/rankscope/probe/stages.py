@@ -18,6 +18,7 @@ from rankscope.probe.sites import Sites
 
 _PAGE_SIZE = os.sysconf("SC_PAGE_SIZE")
 NO_MEMORY = (0, 0)
+_MOST_TEXTS = 1000
 
 
 class OpenStage:
@@ -41,6 +42,7 @@ class StageBook:
         self._page = page
         self._sites = sites
         self._open: dict[int, list[OpenStage]] = {}
+        self._texts: dict[tuple[str, str, str, str], tuple[int, int, int, int]] = {}
         self._setting_up = True
         self._finished = False
         self.enabled = True
@@ -69,16 +71,10 @@ class StageBook:
                     self._close_returned(stack, frame)
                 if kind and _has(stack, kind):
                     return None
-            page = self._page
-            text = page.text
             bits = STAGE_ANNOUNCED if announce else 0
-            index = page.begin_stage(
-                (text(label), text(words), text(kind), text(note)),
-                self._sites.number(frame),
-                thread,
-                read_memory() if announce or self._setting_up else NO_MEMORY,
-                bits,
-            )
+            memory = read_memory() if announce or self._setting_up else NO_MEMORY
+            texts = self._texts.get((label, words, kind, note)) or self._number(label, words, kind, note)
+            index = self._page.begin_stage(texts, self._sites.number(frame), thread, memory, bits)
             stage = OpenStage(index, kind, bits, stack, frame_id)
             stack.append(stage)
             return stage
@@ -90,15 +86,15 @@ class StageBook:
         if stage is None:
             return
         try:
-            stack = stage.stack
+            stack, bits = stage.stack, stage.bits
             if stack and stack[-1] is stage:
                 stack.pop()
             elif stage in stack:
                 stack.remove(stage)
             else:
                 return  # ended already
-            memory = read_memory() if stage.bits & STAGE_ANNOUNCED or self._setting_up else NO_MEMORY
-            self._page.end_stage(stage.index, memory, stage.bits | FAILED if failed else stage.bits)
+            memory = read_memory() if bits or self._setting_up else NO_MEMORY
+            self._page.end_stage(stage.index, memory, bits | FAILED if failed else bits)
         except Exception as error:  # noqa: BLE001  noted on the page and shown in the report
             self._give_up(error)
 
@@ -114,11 +110,18 @@ class StageBook:
                 self._close_returned(stack, frame)
             memory = read_memory() if always or self._setting_up else NO_MEMORY
             bits = STAGE_ALWAYS if always else 0
-            number = page.text(words)
-            texts = (number, number, page.text(kind), page.text(note))
+            texts = self._texts.get((words, words, kind, note)) or self._number(words, words, kind, note)
             page.end_stage(page.begin_stage(texts, self._sites.number(frame), thread, memory, bits), memory, bits)
         except Exception as error:  # noqa: BLE001  noted on the page and shown in the report
             self._give_up(error)
+
+    def _number(self, label: str, words: str, kind: str, note: str) -> tuple[int, int, int, int]:
+        text = self._page.text
+        numbers = text(label), text(words), text(kind), text(note)
+        # Notes may be of any number: those of a program that never ends are not all remembered.
+        if len(self._texts) < _MOST_TEXTS:
+            self._texts[label, words, kind, note] = numbers
+        return numbers
 
     def inside(self, kind: str) -> bool:
         """Whether this thread is in a stage of that kind."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from rankscope.diagnosis import views
 from rankscope.diagnosis.verdict import Culprit, Verdict
-from rankscope.evidence.model import Evidence, Progress, RankEvidence, Stage
+from rankscope.evidence.model import Evidence, Progress, Stage
 
 _LONG_LIVED = frozenset({"training", "job"})
 """Stages that last as long as the program: what is inside them tells more."""
@@ -48,7 +48,11 @@ _HELPED = frozenset({"blocked-call", "lock-wait", "slow-rank", "rank-missing", "
 
 def with_stages(verdict: Verdict, evidence: Evidence) -> Verdict:
     """The verdict with the stage of every rank, and with the fix for the call in which the culprits stand."""
-    stages = {seen.rank: text for seen in evidence.ranks if (text := stage_text(seen)) is not None}
+    stages = {
+        seen.rank: text
+        for seen in evidence.ranks
+        if seen.progress is not None and (text := stage_words(seen.progress)) is not None
+    }
     culprits = tuple(
         replace(culprit, stage=stages.get(culprit.rank)) if culprit.rank is not None else culprit
         for culprit in verdict.culprits
@@ -70,14 +74,12 @@ def with_stages(verdict: Verdict, evidence: Evidence) -> Verdict:
     )
 
 
-def stage_text(seen: RankEvidence) -> str | None:
+def stage_words(progress: Progress) -> str | None:
     """`in stage 9, WandbLogger.__init__`, or `after stage 8, Accelerator configured`."""
-    if seen.progress is None or not seen.progress.stages:
-        return None
-    inside = open_stage(seen.progress)
+    inside = open_stage(progress)
     if inside is not None:
-        return f"in stage {seen.progress.stages_passed + 1}, {inside.label}"
-    passed = [stage for stage in seen.progress.stages if stage.number]
+        return f"in stage {progress.stages_passed + 1}, {inside.label}"
+    passed = [stage for stage in progress.stages if stage.number]
     if not passed:
         return None
     last = max(passed, key=lambda stage: stage.number)
