@@ -10,13 +10,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rankscope.distributed.setup import setup_distributed as setup_distributed
     from rankscope.marks import log_memory as log_memory
     from rankscope.marks import stage as stage
     from rankscope.marks import step as step
+    from rankscope.status import status as status
 
 __version__ = "0.1.0"
 
-_HOMES = {"stage": "rankscope.marks", "step": "rankscope.marks", "log_memory": "rankscope.marks"}
+_HOMES = {
+    "stage": "rankscope.marks",
+    "step": "rankscope.marks",
+    "log_memory": "rankscope.marks",
+    "status": "rankscope.status",
+    "setup_distributed": "rankscope.distributed.setup",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -16,7 +16,7 @@ from typing import Any
 from rankscope.diagnosis.codec import verdict_to_json
 from rankscope.diagnosis.verdict import Culprit, Verdict
 from rankscope.errors import UsageError
-from rankscope.launch import environment, folder, options
+from rankscope.launch import comm_debug, environment, folder, limits, options
 from rankscope.launch.job import Job
 from rankscope.launch.output import OutputPump
 from rankscope.launch.sinks import LogFile
@@ -40,7 +40,14 @@ def launch(arguments: list[str], pages_path: str) -> int:
     pages = Path(pages_path) if chosen.probe else None
     if pages is not None:
         pages.mkdir(mode=0o700)
-    for line in [told, *environment.prepare_environment(pages)]:
+    prepared = [
+        told,
+        limits.set_low_memory() if chosen.low_memory else None,
+        limits.set_memory_limit(chosen.memory_limit, probe=chosen.probe),
+        limits.serialize_imports(chosen.serialize_imports, config.nproc_per_node, pages),
+        comm_debug.set_comm_debug(run_folder) if chosen.comm_debug else None,
+    ]
+    for line in [*prepared, *environment.prepare_environment(pages)]:
         if line is not None:
             live.say(line)
     pump = OutputPump(sys.stdout.buffer, sys.stderr.buffer)

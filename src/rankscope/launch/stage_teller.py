@@ -9,12 +9,15 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from rankscope.errors import EvidenceError
-from rankscope.evidence.collect import find_page
+from rankscope.evidence.collect import find_page, read_environment
+from rankscope.evidence.gpus import read_gpus
 from rankscope.evidence.model import Stage
 from rankscope.evidence.stages import StageReader, innermost
 from rankscope.launch.job import Job, RankProcess
 from rankscope.report import stage_lines
 from rankscope.report.stage_lines import Position, Speaker
+from rankscope.report.status_lines import status_lines
+from rankscope.status import relevant
 
 Mode = Literal["auto", "on", "off"]
 
@@ -60,6 +63,7 @@ class StageTeller:
         self._tracks: dict[int, _Track] = {}
         self._attempt = -1
         self._apart: dict[object, int] = {}
+        self._status_due = True
         self._stop = threading.Event()
         self._busy = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="rankscope-stages", daemon=True)
@@ -90,15 +94,29 @@ class StageTeller:
         job = self._job
         if job.attempt != self._attempt:
             self._attempt, self._tracks, self._apart = job.attempt, {}, {}
+            self._status_due = self._status_due and job.attempt == 0
         lines: list[tuple[float, int, str]] = []
         for process in job.ranks:
             track = self._track(process)
             if track is not None:
                 lines += self._news(track, now)
+        if self._status_due and job.ranks and len(self._tracks) == len(job.ranks):
+            self._status_due = False
+            self._tell_status()
         if lines:
             self._tell([text for _, _, text in sorted(lines, key=lambda line: line[:2])])
         if not job.stopping:
             self._who_is_where(now)
+
+    def _tell_status(self) -> None:
+        """Once a job: variables, versions, GPUs."""
+        environments = {
+            rank: relevant(read_environment(track.speaker.pid)) for rank, track in sorted(self._tracks.items())
+        }
+        gpus = read_gpus()
+        for line in status_lines(environments, self._job.versions, gpus):
+            self._say(line)
+        self._job.keep_status(environments, gpus if isinstance(gpus, str) else [gpu.name for gpu in gpus])
 
     def _track(self, process: RankProcess) -> _Track | None:
         track = self._tracks.get(process.rank)
@@ -164,7 +182,7 @@ class StageTeller:
     def _remember(self, track: _Track, stage: Stage) -> None:
         seconds = (stage.left_at or stage.entered_at) - stage.entered_at
         track.longest[stage.label] = max(seconds, track.longest.get(stage.label, 0.0))
-        if not stage.failed:
+        if stage.number:
             track.last_words = stage_lines.stage_words(stage)
         if stage.kind == "first step" and not stage.failed:
             track.first_step = stage.index

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from rankscope.probe import exits, listener, signals
+from rankscope.probe import exits, import_lock, listener, signals, status_watch
 from rankscope.probe.calls import CallRecorder
 from rankscope.probe.constructions import Constructions
 from rankscope.probe.first_step import FirstStep
@@ -38,6 +38,7 @@ def start() -> None:
     book = StageBook(page, calls.sites())
     BOOKS.append(book)
     book.mark("Script started", "started", None)
+    status_watch.remember()
     imports = ImportWatch(page.error)
     constructions = Constructions(book)
     first = FirstStep(book, calls, constructions)
@@ -45,10 +46,28 @@ def start() -> None:
     watch_calls(book, imports)
     constructions.watch(imports)
     first.watch(imports)
+    _limit_memory(page)
+    lock = os.environ.get(import_lock.VARIABLE)
+    if lock:
+        imports.lock(import_lock.HEAVY, import_lock.ImportLock(lock, book, page.rank).around)
     imports.install()
     exits.note(page, calls.sites(), book)
     # A forked child shares the page's memory; it must not write into its parent's story.
     os.register_at_fork(after_in_child=page.detach)
+
+
+def _limit_memory(page: Page) -> None:
+    limit = os.environ.get("RANKSCOPE_MEMORY_LIMIT", "")
+    if not limit.isdigit():
+        return
+    import resource
+
+    try:
+        _, most = resource.getrlimit(resource.RLIMIT_AS)
+        wanted = int(limit) if most == resource.RLIM_INFINITY else min(int(limit), most)
+        resource.setrlimit(resource.RLIMIT_AS, (wanted, most))
+    except (ValueError, OSError) as error:
+        page.error(f"the memory limit could not be set: {error}")
 
 
 def _joining(page: Page, folder: str) -> None:

@@ -74,6 +74,7 @@ _pack_u32 = struct.Struct("<I").pack_into
 _pack_stage = STAGE_RECORD.pack_into
 _pack_stage_end = STAGE_ENDED.pack_into
 _STAGE_ENDED_AT = STAGE_BEGUN.size
+_NO_NUMBER = FAILED | STAGE_ALWAYS
 
 
 class Page:
@@ -262,9 +263,9 @@ class Page:
         return index
 
     def end_stage(self, index: int, memory: tuple[int, int], bits: int) -> None:
-        """A stage that failed gets no number: it was not passed."""
+        """A stage that failed gets no number: it was not passed. Nor does a mark that is none."""
         now = _now()
-        number = 0 if bits & FAILED else next(self._stages_passed)
+        number = 0 if bits & _NO_NUMBER else next(self._stages_passed)
         page = self._map
         if self._stages - index <= STAGE_SLOTS:
             offset = STAGE_RING_OFFSET + index % STAGE_SLOTS * STAGE_BYTES + _STAGE_ENDED_AT

@@ -10,6 +10,7 @@ from typing import Any
 from rankscope.probe.imports import ImportWatch
 from rankscope.probe.stage_wrappers import Call, wrap_attribute
 from rankscope.probe.stages import StageBook
+from rankscope.probe.status_watch import tell_changes, tell_changes_after
 
 _LONGEST_NOTE = 80
 
@@ -89,7 +90,11 @@ def _calls() -> list[tuple[str, str, Call]]:
         ("torch.distributed.checkpoint.state_dict_saver", "save", saved),
         ("torch.distributed.checkpoint.state_dict_saver", "async_save", saved),
         ("torch.distributed.checkpoint.state_dict_loader", "load", loaded),
-        ("transformers.trainer", "Trainer.__init__", Call("{cls}.__init__", "Trainer ready", "trainer")),
+        (
+            "transformers.trainer",
+            "Trainer.__init__",
+            Call("{cls}.__init__", "Trainer ready", "trainer", before=_status, after=tell_changes_after),
+        ),
         ("transformers.trainer", "Trainer.train", _training("Trainer.train")),
         (
             "accelerate.accelerator",
@@ -128,7 +133,14 @@ def _lightning(package: str, logger: Call) -> list[tuple[str, str, Call]]:
         (
             trainer,
             "Trainer.__init__",
-            Call("{cls}.__init__", "{cls} ready", "trainer", note=_strategy, before=_callbacks),
+            Call(
+                "{cls}.__init__",
+                "{cls} ready",
+                "trainer",
+                note=_strategy,
+                before=_before_trainer,
+                after=tell_changes_after,
+            ),
         ),
         (trainer, "Trainer.fit", _training("Trainer.fit")),
         *(
@@ -140,6 +152,15 @@ def _lightning(package: str, logger: Call) -> list[tuple[str, str, Call]]:
 
 def _training(label: str) -> Call:
     return Call(label, "Training finished", "training", after=lambda book, _result: book.note_finished())
+
+
+def _status(book: StageBook, frame: FrameType, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
+    tell_changes(book, frame)
+
+
+def _before_trainer(book: StageBook, frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    tell_changes(book, frame)
+    _callbacks(book, frame, args, kwargs)
 
 
 def _callbacks(book: StageBook, frame: FrameType, _args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

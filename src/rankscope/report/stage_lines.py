@@ -45,6 +45,10 @@ def begun_line(stage: Stage, speaker: Speaker) -> str:
 def ended_line(stage: Stage, speaker: Speaker) -> str:
     """For a stage that has been left."""
     at = stage.left_at if stage.left_at is not None else stage.entered_at
+    if stage.kind == "lock":
+        return f"[Rank {speaker.rank}] {plain(stage.words)}"
+    if stage.kind == "status":
+        return _line(at, speaker, f"{stage.words}: {stage.note}")
     if stage.always:
         return _line(at, speaker, f"{stage.words} {_memory(stage, added=False) or 'memory unknown'}")
     details = "; ".join(filter(None, (_told_note(stage), _time(stage), _memory(stage, added=True))))
