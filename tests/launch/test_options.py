@@ -14,7 +14,18 @@ from torch.distributed import run as torchrun
 from rankscope.errors import UsageError
 from rankscope.launch import options
 
-OURS = {"run_dir", "on_hang", "stall_after", "no_probe", "json"}
+OURS = {
+    "run_dir",
+    "on_hang",
+    "stall_after",
+    "no_probe",
+    "json",
+    "stages",
+    "serialize_imports",
+    "memory_limit",
+    "low_memory",
+    "comm_debug",
+}
 
 
 def torch_options() -> list[argparse.Action]:

@@ -11,12 +11,13 @@ from rankscope.diagnosis.rules.deadlock import explain_deadlock, explain_paired_
 from rankscope.diagnosis.rules.diverged import explain_diverged
 from rankscope.diagnosis.rules.endings import Endings, explain_endings, explain_exception, explain_left
 from rankscope.diagnosis.rules.gpu import xid_fix, xid_lines
-from rankscope.diagnosis.rules.numerics import as_alternative, ended_by_itself, explain_non_finite
 from rankscope.diagnosis.rules.log_facts import known_messages, signs_of_life
 from rankscope.diagnosis.rules.logs import explain_logs, explain_mismatch
+from rankscope.diagnosis.rules.numerics import as_alternative, ended_by_itself, explain_non_finite
 from rankscope.diagnosis.rules.record_only import explain_absent, softened
 from rankscope.diagnosis.rules.set_up import explain_group_creation, explain_missing
 from rankscope.diagnosis.rules.stacks_only import explain_parted
+from rankscope.diagnosis.rules.stages import with_stages
 from rankscope.diagnosis.rules.standing import explain_standing
 from rankscope.diagnosis.stragglers import as_finding, find_stragglers, phases_of, places_of
 from rankscope.diagnosis.verdict import Certainty, Verdict
@@ -45,7 +46,7 @@ def diagnose(evidence: Evidence) -> Verdict:
     else:
         finding = softened(_with_driver_faults(finding, seen), graph, seen)
         verdict = _verdict(finding, evidence, graph, endings)
-    return replace(_with_logs(verdict, evidence), stragglers=slow)
+    return with_stages(replace(_with_logs(verdict, evidence), stragglers=slow), evidence)
 
 
 def _with_numerics(finding: Finding | None, evidence: Evidence) -> Finding | None:
@@ -59,7 +60,7 @@ def _with_numerics(finding: Finding | None, evidence: Evidence) -> Finding | Non
 
 
 def _with_driver_faults(finding: Finding, evidence: Evidence) -> Finding:
-    """What the driver reports of a culprit's GPU explains an error of CUDA or NCCL that only says that there was one."""
+    """What the driver says of a culprit's GPU explains an error of CUDA or NCCL that only says that there was one."""
     guilty = {culprit.rank for culprit in finding.culprits}
     if finding.cause not in ("comm-error", "native-crash"):
         return finding

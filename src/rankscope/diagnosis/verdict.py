@@ -25,6 +25,8 @@ class Culprit:
     process: ProcessKind
     where: Where | None
     doing: str
+    stage: str | None = None
+    """The stage that its rank is in, or passed last: `in stage 9, WandbLogger.__init__`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,3 +109,5 @@ class Verdict:
     """Files that could not be used, each with the reason."""
     next: tuple[str, ...] = ()
     """Steps that would confirm the cause, where the evidence alone does not prove it; the most telling first."""
+    stages: dict[int, str] = field(default_factory=dict)
+    """Rank → its stage, in the same words as a culprit's."""

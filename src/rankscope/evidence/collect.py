@@ -13,6 +13,7 @@ from pathlib import Path
 
 from rankscope.errors import EvidenceError
 from rankscope.evidence import flight, gpus, kernel, pages, procfs, sources, stacks, tracebacks
+from rankscope.evidence.comm_logs import comm_lines
 from rankscope.evidence.mask import mask_text
 from rankscope.evidence.model import (
     SCHEMA,
@@ -59,6 +60,8 @@ class JobFacts:
     versions: dict[str, str] = field(default_factory=dict)
     stall_after_s: float | None = None
     oom_kills_before: int | None = None
+    comm_logs: Path | None = None
+    """Where NCCL writes a file per process, if it was told to."""
 
 
 @dataclass(slots=True)
@@ -301,8 +304,8 @@ def _finish(
         exceptions=tuple(exceptions),
         crash_stack=_crash_stack(look.page, known),
         output_tail=tuple(map(mask_text, known.output_tail)),
-        error_tail=tuple(map(mask_text, known.error_tail)),
-        environment=_environment(look.pid),
+        error_tail=(*map(mask_text, known.error_tail), *comm_lines(facts.comm_logs, look.pid)),
+        environment=read_environment(look.pid),
         still_for_s=known.still_for_s,
         missing=missing,
     )
@@ -319,7 +322,7 @@ def _crash_stack(page: Path | None, known: KnownRank) -> tuple[Frame, ...]:
     return next((frames for text in texts if (frames := stacks.stack_of_fatal_error(text))), ())
 
 
-def _environment(pid: int) -> dict[str, str]:
+def read_environment(pid: int) -> dict[str, str]:
     try:
         return procfs.environment(pid)
     except (ProcessLookupError, PermissionError, OSError):

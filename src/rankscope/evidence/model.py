@@ -216,6 +216,37 @@ class Checksum:
 
 
 @dataclass(frozen=True, slots=True)
+class Stage:
+    """A named part of the program's work that the rank has begun: a constructor, the first batch, a checkpoint."""
+
+    index: int
+    """Position among the stages of the rank, counted from 0 by their beginning."""
+    label: str
+    """What is or was being called: `WandbLogger.__init__`."""
+    words: str
+    """What is said once it is passed: `WandbLogger ready`."""
+    kind: str
+    """`logger`, `trainer`, `process group` and the like; empty for one that the program named itself."""
+    note: str
+    entered_at: float
+    left_at: float | None
+    number: int
+    """Among those passed, counted from 1 in the order in which they were; 0 while the rank is in it, or it failed."""
+    failed: bool
+    announced: bool
+    """May take long."""
+    always: bool
+    """A mark of memory, which is shown whenever stages are."""
+    thread: int
+    memory_before: int
+    memory_after: int
+    """Resident bytes; 0 where they were not read."""
+    gpu_before: int
+    gpu_after: int
+    site: tuple[Frame, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """What the rank itself wrote down on its shared page; readable after its death."""
 
@@ -245,6 +276,13 @@ class Progress:
     """Backward passes that began with a loss that was not finite."""
     phases: Phases | None = None
     checksums: tuple[Checksum, ...] = ()
+    stages: tuple[Stage, ...] = ()
+    """The newest stages, in the order in which they were begun."""
+    stages_passed: int = 0
+    set_up_over: bool = False
+    """The first optimizer step has been made."""
+    declared_step: int | None = None
+    """What the program itself said with `rankscope.step(n)`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,17 +11,15 @@ from rankscope.errors import EvidenceError
 from rankscope.evidence.model import (
     Call,
     Checksum,
-    Frame,
-    Group,
     Loader,
-    NonFinite,
     Phases,
     Progress,
     RaisedException,
     StackSample,
     Thread,
 )
-from rankscope.evidence.stacks import is_user_file
+from rankscope.evidence.page_heap import Heap, frames_of
+from rankscope.evidence.stages import read_stages
 from rankscope.probe import page as layout
 from rankscope.probe.listener import RECORD
 
@@ -84,7 +82,8 @@ def read_page(path: Path, *, newest_calls: int = layout.RING_SLOTS) -> PageConte
     if len(data) < layout.PAGE_BYTES or data[:8] != layout.MAGIC:
         raise EvidenceError(f"{path}: not a page of this version of rankscope")
     _, pid, rank, world, used, started = layout.IDENTITY.unpack_from(data, 0)
-    heap = _read_heap(data, min(used, layout.HEAP_BYTES))
+    heap = Heap()
+    heap.extend(data[layout.HEAP_OFFSET : layout.HEAP_OFFSET + min(used, layout.HEAP_BYTES)])
     changed, steps, batches, total = layout.COUNTERS.unpack_from(data, layout.COUNTERS_OFFSET)
     since, stage = layout.STAGE.unpack_from(data, layout.STAGE_OFFSET)
     flags, exit_site, exit_note, _ = layout.FLAGS.unpack_from(data, layout.FLAGS_OFFSET)
@@ -107,6 +106,7 @@ def read_page(path: Path, *, newest_calls: int = layout.RING_SLOTS) -> PageConte
         bad_losses=layout.NUMERICS.unpack_from(data, layout.NUMERICS_OFFSET)[1],
         phases=_read_phases(data),
         checksums=_read_checksums(data, heap),
+        **read_stages(data, heap),
     )
     return PageContent(
         pid=pid,
@@ -119,94 +119,7 @@ def read_page(path: Path, *, newest_calls: int = layout.RING_SLOTS) -> PageConte
     )
 
 
-class _Heap:
-    def __init__(self, entries: list[tuple[bytes, str]]) -> None:
-        self._entries = entries
-        self._sites: dict[int, tuple[Frame, ...]] = {}
-
-    def text(self, number: int) -> str:
-        if 0 < number < len(self._entries) and self._entries[number][0] == layout.TEXT:
-            return self._entries[number][1]
-        return ""
-
-    def site(self, number: int) -> tuple[Frame, ...]:
-        known = self._sites.get(number)
-        if known is None:
-            known = ()
-            if 0 < number < len(self._entries) and self._entries[number][0] == layout.SITE:
-                known = _frames(self._entries[number][1].split(layout.SEPARATOR))
-            self._sites[number] = known
-        return known
-
-    def groups(self) -> tuple[Group, ...]:
-        found: dict[str, Group] = {}
-        for payload in self._of(layout.GROUP):
-            name, description, ranks = (*payload.split(layout.SEPARATOR), "", "")[:3]
-            members = tuple(int(rank) for rank in ranks.split(",") if rank)
-            found[name] = Group(name=name, description=description, ranks=members)
-        return tuple(found.values())
-
-    def exceptions(self) -> tuple[RaisedException, ...]:
-        found = []
-        for payload in self._of(layout.EXCEPTION):
-            kind, message, at, thread, *frames = payload.split(layout.SEPARATOR)
-            found.append(
-                RaisedException(
-                    type=kind,
-                    message=message,
-                    at=int(at) / 1e9,
-                    frames=_frames(frames),
-                    source="hook",
-                    thread=thread,
-                )
-            )
-        return tuple(found)
-
-    def non_finite(self) -> tuple[NonFinite, ...]:
-        found = []
-        for payload in self._of(layout.NON_FINITE):
-            kind, step, at, value, names, count, local, detail, *frames = payload.split(layout.SEPARATOR)
-            found.append(
-                NonFinite(
-                    kind=kind,
-                    step=int(step),
-                    at=int(at) / 1e9,
-                    value=value,
-                    tensors=tuple(filter(None, names.split(", "))),
-                    count=int(count),
-                    local=local == "1",
-                    detail=detail,
-                    site=_frames(frames),
-                )
-            )
-        return tuple(found)
-
-    def errors(self) -> tuple[str, ...]:
-        return tuple(self._of(layout.ERROR))
-
-    def _of(self, kind: bytes) -> list[str]:
-        return [payload for entry, payload in self._entries if entry == kind]
-
-
-def _read_heap(data: bytes, used: int) -> _Heap:
-    entries: list[tuple[bytes, str]] = []
-    at, end = layout.HEAP_OFFSET, layout.HEAP_OFFSET + used
-    while at + layout.HEAP_ENTRY.size <= end:
-        kind, length = layout.HEAP_ENTRY.unpack_from(data, at)
-        at += layout.HEAP_ENTRY.size
-        entries.append((kind, data[at : at + length].decode("utf-8", "replace")))
-        at += length
-    return _Heap(entries)
-
-
-def _frames(parts: list[str]) -> tuple[Frame, ...]:
-    return tuple(
-        Frame(function=function, file=file, line=int(line) if line.isdigit() else 0, user=is_user_file(file))
-        for file, line, function in zip(parts[0::3], parts[1::3], parts[2::3], strict=False)
-    )
-
-
-def _read_calls(data: bytes, total: int, heap: _Heap, newest: int) -> tuple[Call, ...]:
+def _read_calls(data: bytes, total: int, heap: Heap, newest: int) -> tuple[Call, ...]:
     calls = []
     for index in range(max(0, total - min(newest, layout.RING_SLOTS)), total):
         at = layout.RING_OFFSET + (index % layout.RING_SLOTS) * layout.CALL.size
@@ -235,7 +148,7 @@ def _read_calls(data: bytes, total: int, heap: _Heap, newest: int) -> tuple[Call
     return tuple(calls)
 
 
-def _read_loader(data: bytes, flags: int, heap: _Heap) -> Loader | None:
+def _read_loader(data: bytes, flags: int, heap: Heap) -> Loader | None:
     batches, number, workers, site, changed = layout.LOADER.unpack_from(data, layout.LOADER_OFFSET)
     if changed == 0:
         return None
@@ -255,7 +168,7 @@ def _read_phases(data: bytes) -> Phases | None:
     return Phases(since / 1e9, until / 1e9, step, *seconds) if since else None
 
 
-def _read_checksums(data: bytes, heap: _Heap) -> tuple[Checksum, ...]:
+def _read_checksums(data: bytes, heap: Heap) -> tuple[Checksum, ...]:
     found = []
     for slot in range(layout.CHECKSUM_SLOTS):
         at = layout.CHECKSUMS_OFFSET + slot * layout.CHECKSUM.size
@@ -286,7 +199,7 @@ def ask_listener(path: Path, *, at: float, timeout_s: float = 1.0) -> tuple[tupl
         kind, thread, name, message, *rest = (*record.split(layout.SEPARATOR), "", "", "", "")[
             : max(4, record.count(layout.SEPARATOR) + 1)
         ]
-        frames = _frames(rest)
+        frames = frames_of(rest)
         if kind == "X":
             exceptions.append(
                 RaisedException(type=name, message=message, at=None, frames=frames, source="pending", thread=thread)

@@ -9,15 +9,18 @@ import shutil
 import sys
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from rankscope.diagnosis.codec import verdict_to_json
 from rankscope.diagnosis.verdict import Culprit, Verdict
 from rankscope.errors import UsageError
-from rankscope.launch import environment, folder, options
+from rankscope.launch import comm_debug, environment, folder, limits, options
 from rankscope.launch.job import Job
 from rankscope.launch.output import OutputPump
+from rankscope.launch.sinks import LogFile
+from rankscope.launch.stage_teller import StageTeller
 from rankscope.launch.supervisor import Supervisor, own_exit_code
 from rankscope.report import live, terminal
 
@@ -40,13 +43,21 @@ def launch(arguments: list[str], pages_path: str) -> int:
     pages = Path(pages_path) if chosen.probe else None
     if pages is not None:
         pages.mkdir(mode=0o700)
-    for line in [told, *environment.prepare_environment(pages)]:
+    prepared = [
+        told,
+        limits.set_low_memory() if chosen.low_memory else None,
+        limits.set_memory_limit(chosen.memory_limit, probe=chosen.probe),
+        limits.serialize_imports(chosen.serialize_imports, config.nproc_per_node, pages),
+        comm_debug.set_comm_debug(run_folder) if chosen.comm_debug else None,
+    ]
+    for line in [*prepared, *environment.prepare_environment(pages)]:
         if line is not None:
             live.say(line)
     pump = OutputPump(sys.stdout.buffer, sys.stderr.buffer)
     job = Job(run_folder, pages, tuple(command), versions, pump)
     supervisor = Supervisor(job, chosen.on_hang, chosen.stall_after_s, chosen.on_nan)  # type: ignore[arg-type]
-    failure = _launch(config, entry, entry_arguments, chosen, job, supervisor)
+    teller = StageTeller(job, chosen.stages, _stage_sink(run_folder), live.say)  # type: ignore[arg-type]
+    failure = _launch(config, entry, entry_arguments, chosen, job, supervisor, teller)
     return _conclude(job, supervisor, failure, chosen.json)
 
 
@@ -57,6 +68,7 @@ def _launch(
     chosen: options.RunOptions,
     job: Job,
     supervisor: Supervisor,
+    teller: StageTeller,
 ) -> BaseException | None:
     """Runs elastic's agent to its end; returns what kept it from starting the ranks, if anything."""
     from torch.distributed.elastic.multiprocessing import SignalException
@@ -80,6 +92,7 @@ def _launch(
     # The one seam that all supported versions of torch share: launch_agent looks the class up by this name.
     vars(api)["LocalElasticAgent"] = functools.partial(ScopeAgent, supervisor=supervisor, job=job)
     supervisor.start()
+    teller.start()
     try:
         api.launch_agent(config, entry, list(arguments))
     except ChildFailedError:
@@ -90,8 +103,20 @@ def _launch(
         return error
     finally:
         supervisor.finish()
+        teller.finish()
         job.pump.finish(5.0)
     return None
+
+
+def _stage_sink(run_folder: Path) -> Callable[[list[str]], None]:
+    """Stage lines go to standard error and to `stages.log`, never among what the program prints on standard output."""
+    log = LogFile(run_folder / "stages.log")
+
+    def tell(lines: list[str]) -> None:
+        live.show(lines)
+        log.write("".join(f"{line}\n" for line in lines).encode())
+
+    return tell
 
 
 def _quieten_elastic() -> None:

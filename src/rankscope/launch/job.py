@@ -10,9 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rankscope.diagnosis.rules.stages import stage_words
+from rankscope.errors import EvidenceError
 from rankscope.evidence import kernel
-from rankscope.evidence.collect import JobFacts, KnownRank, collect
+from rankscope.evidence.collect import JobFacts, KnownRank, collect, find_page
 from rankscope.evidence.model import Evidence, Exit
+from rankscope.evidence.pages import read_page
 from rankscope.launch.output import OutputPump
 
 
@@ -50,7 +53,7 @@ class Job:
         self.stopping = False
         self.stall_after_s: float | None = None
         self._command = command
-        self._versions = versions
+        self.versions = versions
         self._oom_kills = kernel.oom_kill_count()
         self._collecting = threading.Lock()
 
@@ -90,6 +93,30 @@ class Job:
     def finished_well(self) -> bool:
         return bool(self.ranks) and all(p.exit is not None and p.exit.code == 0 for p in self.ranks)
 
+    def keep_status(self, environments: dict[int, dict[str, str]], gpus: str | list[str]) -> None:
+        """What the ranks started with, for later: `environment.json`."""
+        content = {"versions": self.versions, "gpus": gpus, "ranks": environments}
+        try:
+            (self.folder / "environment.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        except OSError as error:
+            self.note_problem(f"environment.json: {error.strerror}")
+
+    def stage_texts(self) -> dict[int, str]:
+        """Rank → the stage it was in last, as far as its page tells."""
+        found = {}
+        for process in self.ranks:
+            page = find_page(self.pages, self.attempt, process.pid)
+            if page is None:
+                continue
+            try:
+                text = stage_words(read_page(page, newest_calls=0).progress)
+            except EvidenceError as error:
+                self.note_problem(str(error))
+                continue
+            if text is not None:
+                found[process.rank] = text
+        return found
+
     def collect(self, trigger: str) -> Evidence:
         """Takes about a second; one at a time."""
         facts = JobFacts(
@@ -99,9 +126,10 @@ class Job:
             attempt=self.attempt,
             pages=self.pages,
             command=self._command,
-            versions=self._versions,
+            versions=self.versions,
             stall_after_s=self.stall_after_s,
             oom_kills_before=self._oom_kills,
+            comm_logs=self.folder / "comm",
         )
         with self._collecting:
             return collect(facts, self._known, trigger)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from rankscope.errors import UsageError
+from rankscope.launch import limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,12 @@ class RunOptions:
     stall_after_s: float | None
     """None: learned from the job."""
     json: bool
+    stages: str
+    """`auto`, `on` or `off`."""
+    serialize_imports: str
+    memory_limit: int | None
+    low_memory: bool
+    comm_debug: bool
 
 
 def parse(arguments: list[str]) -> RunOptions:
@@ -37,6 +44,11 @@ def parse(arguments: list[str]) -> RunOptions:
         on_nan=namespace.on_nan,
         stall_after_s=namespace.stall_after,
         json=namespace.json,
+        stages=namespace.stages,
+        serialize_imports=namespace.serialize_imports,
+        memory_limit=namespace.memory_limit,
+        low_memory=namespace.low_memory,
+        comm_debug=namespace.comm_debug,
     )
 
 
@@ -84,6 +96,36 @@ def build_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="do not inject the probe; the verdict then rests on less evidence",
     )
+    ours.add_argument(
+        "--stages",
+        choices=["auto", "on", "off"],
+        default="auto",
+        help="tell what every rank is doing, from its first line on: arguments, tokenizer, model, logger, process "
+        "group, first step. auto: all of it up to the first step, then what takes long; on: all of it; off: nothing "
+        "(default: auto)",
+    )
+    ours.add_argument(
+        "--serialize-imports",
+        choices=["auto", "on", "off"],
+        default="auto",
+        help="let the ranks of a host import torch and other large packages one at a time. auto: when the free memory "
+        "would not do for all at once (default: auto)",
+    )
+    ours.add_argument(
+        "--memory-limit",
+        type=_size,
+        metavar="SIZE",
+        help="limit the address space of each rank (RLIMIT_AS), as in 100G; CUDA itself reserves much of it",
+    )
+    ours.add_argument(
+        "--low-memory", action="store_true", help="small NCCL buffers and thrifty allocators; prints what it sets"
+    )
+    ours.add_argument(
+        "--comm-debug",
+        action="store_true",
+        help="let NCCL and torch.distributed tell what they do; NCCL's lines go to comm/ in the run's folder and "
+        "are read by the diagnosis",
+    )
     ours.add_argument("--json", action="store_true", help="print the verdict as JSON on standard output at the end")
     _leave_abbreviations_to_torch(parser, ours)
     _speak_in_one_line(parser)
@@ -119,6 +161,13 @@ def _threshold(text: str) -> float | None:
     if not 1.0 <= seconds < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} s is not possible: give at least 1 second, or 'auto'")
     return seconds
+
+
+def _size(text: str) -> int:
+    try:
+        return limits.parse_size(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _check(namespace: argparse.Namespace) -> None:

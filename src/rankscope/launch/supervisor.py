@@ -187,6 +187,7 @@ class Supervisor:
         return replace(
             verdict,
             stragglers=stragglers,
+            stages=verdict.stages or job.stage_texts(),
             exit_codes=codes,
             ended_at=time.time(),
             started_at=job.started_at,

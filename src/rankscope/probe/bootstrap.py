@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import os
 
-from rankscope.probe import exits, listener, signals
+from rankscope.probe import exits, import_lock, listener, signals, status_watch
 from rankscope.probe.calls import CallRecorder
+from rankscope.probe.constructions import Constructions
+from rankscope.probe.first_step import FirstStep
 from rankscope.probe.hooks import TorchHooks
 from rankscope.probe.imports import ImportWatch
 from rankscope.probe.page import Page, own_pages
+from rankscope.probe.stage_calls import watch_calls
+from rankscope.probe.stages import StageBook
 
 FOLDER_VARIABLE = "RANKSCOPE_PAGES"
 """Where pages and sockets lie; set by the launcher. Without it the probe does nothing."""
 LAUNCHER_VARIABLE = "RANKSCOPE_LAUNCHER_PID"
+
+BOOKS: list[StageBook] = []
+"""The stages of this process; empty where no launcher watches it."""
 
 
 def start() -> None:
@@ -27,12 +34,39 @@ def start() -> None:
     signals.die_with_launcher(os.environ.get(LAUNCHER_VARIABLE, ""))
     signals.write_stacks(page)
     calls = CallRecorder(page)
+    book = StageBook(page, calls.sites())
+    BOOKS.append(book)
+    book.mark("Script started", "started", None)
+    status_watch.remember()
     imports = ImportWatch(page.error)
-    TorchHooks(page, calls, lambda: _joining(page, folder)).watch(imports)
+    constructions = Constructions(book)
+    first = FirstStep(book, calls, constructions)
+    TorchHooks(page, calls, first, lambda: _joining(page, folder)).watch(imports)
+    watch_calls(book, imports)
+    constructions.watch(imports)
+    first.watch(imports)
+    _limit_memory(page)
+    lock = os.environ.get(import_lock.VARIABLE)
+    if lock:
+        imports.lock(import_lock.HEAVY, import_lock.ImportLock(lock, book, page.rank).around)
     imports.install()
-    exits.note(page, calls.sites())
+    exits.note(page, calls.sites(), book)
     # A forked child shares the page's memory; it must not write into its parent's story.
     os.register_at_fork(after_in_child=page.detach)
+
+
+def _limit_memory(page: Page) -> None:
+    limit = os.environ.get("RANKSCOPE_MEMORY_LIMIT", "")
+    if not limit.isdigit():
+        return
+    import resource
+
+    try:
+        _, most = resource.getrlimit(resource.RLIMIT_AS)
+        wanted = int(limit) if most == resource.RLIM_INFINITY else min(int(limit), most)
+        resource.setrlimit(resource.RLIMIT_AS, (wanted, most))
+    except (ValueError, OSError) as error:
+        page.error(f"the memory limit could not be set: {error}")
 
 
 def _joining(page: Page, folder: str) -> None:

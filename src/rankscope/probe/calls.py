@@ -50,6 +50,7 @@ class CallRecorder:
         self._after: dict[str, Callable[[], None]] = {}
         self.on_left: Callable[[str, float, int], None] | None = None
         """Told of each outermost call that was left: name, seconds, thread."""
+        self._either_way: dict[str, Callable[[bool], None]] = {}
         self.enabled = True
 
     def before(self, op: str, first: Callable[[tuple[Any, ...], dict[str, Any]], None]) -> None:
@@ -59,6 +60,15 @@ class CallRecorder:
     def after(self, op: str, then: Callable[[], None]) -> None:
         """Call `then` whenever `op` has been called and has not failed."""
         self._after[op] = then
+
+    def either_way(self, op: str, then: Callable[[bool], None]) -> None:
+        """Call `then` whenever `op` has been called, with whether it failed."""
+        self._either_way[op] = then
+
+    def forget(self, op: str) -> None:
+        """Nothing is called any more before or after `op`."""
+        for listeners in (self._before, self._after, self._either_way):
+            listeners.pop(op, None)
 
     def sites(self) -> Sites:
         return self._sites
@@ -87,6 +97,9 @@ class CallRecorder:
             then = self._after.get(op)
             if then is not None and not failed:
                 then()
+            told = self._either_way.get(op)
+            if told is not None:
+                told(failed)
         except Exception as error:  # noqa: BLE001  noted on the page and shown in the report
             self._give_up(op, error)
 

@@ -11,9 +11,10 @@ from typing import Any, NoReturn
 
 from rankscope.probe.page import FINALIZING, Page
 from rankscope.probe.sites import Sites, is_own_file, traceback_frames
+from rankscope.probe.stages import StageBook
 
 
-def note(page: Page, sites: Sites) -> None:
+def note(page: Page, sites: Sites, book: StageBook) -> None:
     """Hangs itself into the interpreter's ways out; each does what it did before."""
     noted: list[BaseException] = []
     previous_hook = sys.excepthook
@@ -46,6 +47,8 @@ def note(page: Page, sites: Sites) -> None:
         # A program may have replaced sys.excepthook; the interpreter remembers the exception all the same.
         last = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
         _guarded(page, lambda: record(last, getattr(last, "__traceback__", None)))
+        if page.steps and not noted:
+            book.training_finished()
 
     sys.excepthook = hook
     sys.exit = sys_exit

@@ -12,6 +12,7 @@ from typing import Any
 from rankscope.probe import recorder_server
 from rankscope.probe.calls import CallRecorder
 from rankscope.probe.finite import FiniteChecks
+from rankscope.probe.first_step import FirstStep
 from rankscope.probe.imports import ImportWatch
 from rankscope.probe.page import Page
 from rankscope.probe.phases import PhaseClock
@@ -20,9 +21,10 @@ from rankscope.probe.phases import PhaseClock
 class TorchHooks:
     """Installs itself into torch as torch is imported; never imports torch itself."""
 
-    def __init__(self, page: Page, calls: CallRecorder, on_group: Callable[[], None]) -> None:
+    def __init__(self, page: Page, calls: CallRecorder, first: FirstStep, on_group: Callable[[], None]) -> None:
         self._page = page
         self._calls = calls
+        self._first = first
         self._on_group = on_group
         self._loaders = 0
         self._first_step = True
@@ -183,7 +185,7 @@ class TorchHooks:
     def _dataloader(self, module: ModuleType) -> None:
         base = module._BaseDataLoaderIter
         advance = base.__next__
-        page, sites = self._page, self._calls.sites()
+        page, sites, first = self._page, self._calls.sites(), self._first
         numbers: dict[int, int] = {}
 
         def __next__(iterator: Any) -> Any:
@@ -199,14 +201,17 @@ class TorchHooks:
             site = sites.number(sys._getframe(1))
             page.loader(yielded, number, workers, site, waiting=True, exhausted=False)
             begin = time.perf_counter()
+            first.batch_asked()
             try:
                 batch = advance(iterator)
             except StopIteration:
                 page.loader(yielded, number, workers, site, waiting=False, exhausted=True)
+                first.batch_came(failed=True)
                 raise
             page.loader(yielded + 1, number, workers, site, waiting=False, exhausted=False)
             self._clock.batch(time.perf_counter() - begin)
             self._finite.fed("batch", batch)
+            first.batch_came(failed=False)
             return batch
 
         base.__next__ = __next__

@@ -16,6 +16,8 @@ class ImportWatch:
     def __init__(self, report: Callable[[str], None]) -> None:
         self._callbacks: dict[str, list[Callback]] = {}
         self._report = report
+        self._heavy: frozenset[str] = frozenset()
+        self._around: Callable[[Callable[[], None]], None] | None = None
 
     def when_imported(self, name: str, callback: Callback) -> None:
         """A module that is there already is told at once."""
@@ -25,13 +27,18 @@ class ImportWatch:
         else:
             self._tell(module, [callback])
 
+    def lock(self, names: Sequence[str], around: Callable[[Callable[[], None]], None]) -> None:
+        """Import these modules, and what they import, inside of `around`."""
+        self._heavy = frozenset(names)
+        self._around = around
+
     def install(self) -> None:
         sys.meta_path.insert(0, self)
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if name not in self._callbacks:
+        if name not in self._callbacks and name not in self._heavy:
             return None
         for finder in sys.meta_path:
             if finder is self:
@@ -49,7 +56,10 @@ class ImportWatch:
         execute = loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
-            execute(module)
+            if self._around is not None and spec.name in self._heavy:
+                self._around(lambda: execute(module))
+            else:
+                execute(module)
             # Only now: many programs ask for a spec just to see whether a package is there.
             self._tell(module, self._callbacks.pop(spec.name, []))
 

@@ -1,7 +1,7 @@
 """The beacon: one memory-mapped page file per process, written by the rank, readable by anyone after its death.
 
-Layout: a header, a ring of calls, and a heap of texts that the others refer to by number. Only the standard library,
-and little of it: this is imported into every process of the job.
+Layout: a header, a ring of calls, a heap of texts that the others refer to by number, and a ring of stages. Only the
+standard library, and little of it: this is imported into every process of the job.
 """
 
 from __future__ import annotations
@@ -22,7 +22,19 @@ KEPT_FREE_BYTES = 64 * 1024
 CALL = struct.Struct("<QQQQIIIIiqIIBBH")
 RING_OFFSET = HEADER_BYTES
 HEAP_OFFSET = RING_OFFSET + RING_SLOTS * CALL.size
-PAGE_BYTES = HEAP_OFFSET + HEAP_BYTES
+STAGES_OFFSET = HEAP_OFFSET + HEAP_BYTES
+STAGES_HEAD = struct.Struct("<QIIq")
+"""Stages begun, stages passed, whether the set-up is over, the step that the program itself declared (-1: none)."""
+STAGE_SLOTS = 512
+STAGE_BEGUN = struct.Struct("<QQQIIIIII")
+"""Time, host memory, GPU memory; heap numbers of label, words, kind, note and site; thread."""
+STAGE_ENDED = struct.Struct("<QQQII")
+"""Time (0: not yet), host memory, GPU memory, number (0: not yet), bits."""
+STAGE_RECORD = struct.Struct("<QQQIIIIIIQQQII")
+"""Both parts."""
+STAGE_BYTES = STAGE_RECORD.size
+STAGE_RING_OFFSET = STAGES_OFFSET + 64
+PAGE_BYTES = STAGE_RING_OFFSET + STAGE_SLOTS * STAGE_BYTES
 
 IDENTITY = struct.Struct("<8sIiiIQ")
 """Magic, pid, rank, declared world, heap bytes used, start time."""
@@ -46,6 +58,10 @@ STACKS_ON_SIGNAL = 8
 RECORDER_SERVED = 16
 
 FAILED = 1
+STAGE_ANNOUNCED = 2
+"""Long calls: told before they are made."""
+STAGE_ALWAYS = 4
+"""Shown whenever stages are shown at all: marks of memory."""
 SEPARATOR = "\x1f"
 
 TEXT, SITE, GROUP, EXCEPTION, ERROR = b"T", b"S", b"G", b"X", b"E"
@@ -69,6 +85,10 @@ _now = time.time_ns
 _pack_u64 = struct.Struct("<Q").pack_into
 _unpack_u64 = struct.Struct("<Q").unpack_from
 _pack_u32 = struct.Struct("<I").pack_into
+_pack_stage = STAGE_RECORD.pack_into
+_pack_stage_end = STAGE_ENDED.pack_into
+_STAGE_ENDED_AT = STAGE_BEGUN.size
+_NO_NUMBER = FAILED | STAGE_ALWAYS
 
 
 class Page:
@@ -90,7 +110,11 @@ class Page:
         self._batches = 0
         self._numerics = [0, 0]
         self._checksums = 0
+        self._stages_begun = itertools.count()
+        self._stages = 0
+        self._stages_passed = itertools.count(1)
         IDENTITY.pack_into(self._map, 0, MAGIC, os.getpid(), rank, 0, 0, _now())
+        STAGES_HEAD.pack_into(self._map, STAGES_OFFSET, 0, 0, 0, -1)
         self.text("")
         self.touch()
 
@@ -269,6 +293,44 @@ class Page:
                 self._map[offset + CALL.size - 3] = FAILED
         _pack_u64(self._map, COUNTERS_OFFSET, now)
         return (now - entered) / 1e9
+
+    def begin_stage(
+        self,
+        texts: tuple[int, int, int, int],
+        site: int,
+        thread: int,
+        memory: tuple[int, int],
+        bits: int,
+    ) -> int:
+        """Records a stage as begun; `texts` are label, words, kind and note. Returns what `end_stage` wants."""
+        now = _now()
+        index = next(self._stages_begun)
+        self._stages = index + 1
+        page = self._map
+        offset = STAGE_RING_OFFSET + index % STAGE_SLOTS * STAGE_BYTES
+        _pack_stage(page, offset, now, *memory, *texts, site, thread & 0xFFFFFFFF, 0, 0, 0, 0, bits)
+        _pack_u64(page, STAGES_OFFSET, index + 1)
+        _pack_u64(page, COUNTERS_OFFSET, now)
+        return index
+
+    def end_stage(self, index: int, memory: tuple[int, int], bits: int) -> None:
+        """A stage that failed gets no number: it was not passed. Nor does a mark that is none."""
+        now = _now()
+        number = 0 if bits & _NO_NUMBER else next(self._stages_passed)
+        page = self._map
+        if self._stages - index <= STAGE_SLOTS:
+            offset = STAGE_RING_OFFSET + index % STAGE_SLOTS * STAGE_BYTES + _STAGE_ENDED_AT
+            _pack_stage_end(page, offset, now, *memory, number, bits)
+        if number:
+            _pack_u32(page, STAGES_OFFSET + 8, number)
+        _pack_u64(page, COUNTERS_OFFSET, now)
+
+    def end_set_up(self) -> None:
+        _pack_u32(self._map, STAGES_OFFSET + 12, 1)
+
+    def declare_step(self, number: int) -> None:
+        struct.pack_into("<q", self._map, STAGES_OFFSET + 16, number)
+        self.touch()
 
 
 own_pages: list[Page] = []

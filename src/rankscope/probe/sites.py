@@ -14,6 +14,8 @@ _START_FOLDER = os.getcwd()
 CHAIN = 8
 OWN_CODE = "<rankscope>"
 """File name of wrappers that have no line of their own to show."""
+STAGE_CODE = "<rankscope importlib._bootstrap>"
+"""The same for wrappers of stages; see there for the name."""
 
 _user_files: dict[str, bool] = {}
 
@@ -28,7 +30,7 @@ def is_user_file(file: str) -> bool:
 
 
 def is_own_file(file: str) -> bool:
-    return file.startswith(_PACKAGE) or file == OWN_CODE
+    return file.startswith(_PACKAGE) or file in (OWN_CODE, STAGE_CODE)
 
 
 def absolute(file: str) -> str:
@@ -52,7 +54,10 @@ class Sites:
 
     def __init__(self, page: Page) -> None:
         self._page = page
-        self._numbers: dict[tuple[CodeType, int, CodeType | None, int], int] = {}
+        # By identity, because a code object's hash is computed from all its instructions each time; the code objects
+        # are kept, so that no other takes the same identity.
+        self._numbers: dict[tuple[int, int, int, int], int] = {}
+        self._kept: list[CodeType] = []
 
     def number(self, frame: FrameType | None) -> int:
         """The heap number of the innermost user frames at or above `frame`; 0 where there is none."""
@@ -60,15 +65,16 @@ class Sites:
         if inner is None:
             return 0
         outer = _next_user(inner.f_back)
-        key = (
-            inner.f_code,
-            inner.f_lineno,
-            None if outer is None else outer.f_code,
-            0 if outer is None else outer.f_lineno,
-        )
+        if outer is None:
+            key = (id(inner.f_code), inner.f_lineno, 0, 0)
+        else:
+            key = (id(inner.f_code), inner.f_lineno, id(outer.f_code), outer.f_lineno)
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = self._page.site(_chain(inner))
+            self._kept.append(inner.f_code)
+            if outer is not None:
+                self._kept.append(outer.f_code)
         return number
 
 

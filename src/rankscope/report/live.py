@@ -18,6 +18,15 @@ def say(text: str) -> None:
             return  # nobody reads the terminal any more; the same is written to the run's folder
 
 
+def show(lines: list[str]) -> None:
+    """Whole lines as they are, in one piece."""
+    try:
+        sys.stderr.write("".join(f"{line}\n" for line in lines))
+        sys.stderr.flush()
+    except OSError:
+        return  # nobody reads the terminal any more; the same is written to the run's folder
+
+
 def detected(verdict: Verdict, then: str) -> str:
     """The headline, the moment it is known."""
     after = f" after {verdict.detected_after_s:.1f} s" if verdict.detected_after_s is not None else ""

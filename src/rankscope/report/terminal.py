@@ -158,7 +158,9 @@ def _culprit_texts(culprits: tuple[Culprit, ...]) -> list[str]:
     shown = list(groups.values())[:_MOST_GROUPS]
     for group in shown:
         place = "  ".join(filter(None, (_who(group), _place(group[0]))))
-        doing = plain(group[0].doing)
+        stages = {culprit.stage for culprit in group}
+        stage = next(iter(stages)) if len(stages) == 1 else None
+        doing = plain("; ".join(filter(None, (group[0].doing, stage))))
         if len(groups) == 1:
             texts += [place, doing] if doing else [place]
         else:

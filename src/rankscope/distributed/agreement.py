@@ -1,0 +1,67 @@
+"""All ranks say something and hear everybody, before any of them acts on it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from rankscope.distributed.failures import NoRendezvous
+
+_POLL_S = 0.05
+
+
+def everybody_says(store: Any, topic: str, rank: int, world_size: int, word: str, timeout_s: float) -> list[str]:
+    """What each rank said on the topic, in their order. Raises NoRendezvous naming the ranks that never spoke."""
+    store.set(f"{topic}/{rank}", word)
+    deadline = time.monotonic() + timeout_s
+    keys = [f"{topic}/{other}" for other in range(world_size)]
+    silent = list(range(world_size))
+    while silent:
+        silent = [other for other in silent if not store.check([keys[other]])]
+        if silent and time.monotonic() > deadline:
+            names = ", ".join(map(str, silent))
+            raise NoRendezvous(
+                f"rank{'' if len(silent) == 1 else 's'} {names} of {world_size} did not come within {timeout_s:g} s "
+                f"({topic}): see whether they were started, and what they do"
+            )
+        if silent:
+            time.sleep(_POLL_S)
+    return [store.get(key).decode() for key in keys]
+
+
+def open_store(place: Any, timeout_s: float) -> Any:
+    """The store that the ranks talk through. Raises NoRendezvous where rank 0 cannot be reached."""
+    from torch._C._distributed_c10d import HashStore, PrefixStore, TCPStore
+
+    if not place.launched:
+        return HashStore()
+    try:
+        store = TCPStore(
+            place.address,
+            place.port,
+            place.world_size,
+            is_master=place.rank == 0 and not place.store_is_served,
+            timeout=timedelta(seconds=timeout_s),
+            wait_for_workers=False,
+        )
+    except RuntimeError as error:
+        first = str(error).splitlines()[0]
+        raise NoRendezvous(
+            f"the store at {place.address}:{place.port} cannot be reached ({first}): "
+            "is rank 0 started, and is the port open between the machines?"
+        ) from error
+    # A restarted job finds its launcher's store as the last attempt left it.
+    return PrefixStore(f"rankscope/{_attempt()}", store)
+
+
+def _attempt() -> str:
+    import os
+
+    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+
+
+def first_word(words: list[str], wrong: Callable[[str], bool]) -> tuple[int, str] | None:
+    """The first rank, with its word, for which `wrong` is true."""
+    return next(((rank, word) for rank, word in enumerate(words) if wrong(word)), None)

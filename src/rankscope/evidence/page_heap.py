@@ -1,0 +1,98 @@
+"""The heap of texts, call sites, groups and exceptions in a beacon page."""
+
+from __future__ import annotations
+
+from rankscope.evidence.model import Frame, Group, NonFinite, RaisedException
+from rankscope.evidence.stacks import is_user_file
+from rankscope.probe import page as layout
+
+
+class Heap:
+    """What other parts of a page refer to by number. It only grows: a reader that comes again reads on."""
+
+    def __init__(self) -> None:
+        self._entries: list[tuple[bytes, str]] = []
+        self.bytes_read = 0
+        self._sites: dict[int, tuple[Frame, ...]] = {}
+
+    def extend(self, data: bytes) -> None:
+        """Takes whole entries from the bytes that follow those read so far; what is cut off comes next time."""
+        at = 0
+        while at + layout.HEAP_ENTRY.size <= len(data):
+            kind, length = layout.HEAP_ENTRY.unpack_from(data, at)
+            start = at + layout.HEAP_ENTRY.size
+            if start + length > len(data):
+                break
+            self._entries.append((kind, data[start : start + length].decode("utf-8", "replace")))
+            at = start + length
+        self.bytes_read += at
+
+    def text(self, number: int) -> str:
+        if 0 < number < len(self._entries) and self._entries[number][0] == layout.TEXT:
+            return self._entries[number][1]
+        return ""
+
+    def site(self, number: int) -> tuple[Frame, ...]:
+        known = self._sites.get(number)
+        if known is None:
+            known = ()
+            if 0 < number < len(self._entries) and self._entries[number][0] == layout.SITE:
+                known = frames_of(self._entries[number][1].split(layout.SEPARATOR))
+            self._sites[number] = known
+        return known
+
+    def groups(self) -> tuple[Group, ...]:
+        found: dict[str, Group] = {}
+        for payload in self._of(layout.GROUP):
+            name, description, ranks = (*payload.split(layout.SEPARATOR), "", "")[:3]
+            members = tuple(int(rank) for rank in ranks.split(",") if rank)
+            found[name] = Group(name=name, description=description, ranks=members)
+        return tuple(found.values())
+
+    def exceptions(self) -> tuple[RaisedException, ...]:
+        found = []
+        for payload in self._of(layout.EXCEPTION):
+            kind, message, at, thread, *frames = payload.split(layout.SEPARATOR)
+            found.append(
+                RaisedException(
+                    type=kind,
+                    message=message,
+                    at=int(at) / 1e9,
+                    frames=frames_of(frames),
+                    source="hook",
+                    thread=thread,
+                )
+            )
+        return tuple(found)
+
+    def non_finite(self) -> tuple[NonFinite, ...]:
+        found = []
+        for payload in self._of(layout.NON_FINITE):
+            kind, step, at, value, names, count, local, detail, *frames = payload.split(layout.SEPARATOR)
+            found.append(
+                NonFinite(
+                    kind=kind,
+                    step=int(step),
+                    at=int(at) / 1e9,
+                    value=value,
+                    tensors=tuple(filter(None, names.split(", "))),
+                    count=int(count),
+                    local=local == "1",
+                    detail=detail,
+                    site=frames_of(frames),
+                )
+            )
+        return tuple(found)
+
+    def errors(self) -> tuple[str, ...]:
+        return tuple(self._of(layout.ERROR))
+
+    def _of(self, kind: bytes) -> list[str]:
+        return [payload for entry, payload in self._entries if entry == kind]
+
+
+def frames_of(parts: list[str]) -> tuple[Frame, ...]:
+    return tuple(
+        Frame(function=function, file=file, line=int(line) if line.isdigit() else 0, user=is_user_file(file))
+        for file, line, function in zip(parts[0::3], parts[1::3], parts[2::3], strict=False)
+    )

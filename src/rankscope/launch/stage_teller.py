@@ -1,0 +1,230 @@
+"""Tells the ranks' stages while they pass them, from their pages: what the ranks print themselves stays as it is."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from rankscope.errors import EvidenceError
+from rankscope.evidence.collect import find_page, read_environment
+from rankscope.evidence.gpus import read_gpus
+from rankscope.evidence.model import Stage
+from rankscope.evidence.stages import StageReader, innermost
+from rankscope.launch.job import Job, RankProcess
+from rankscope.report import stage_lines
+from rankscope.report.stage_lines import Position, Speaker
+from rankscope.report.status_lines import status_lines
+from rankscope.status import relevant
+
+Mode = Literal["auto", "on", "off"]
+
+_PERIOD_S = 0.25
+_LONG_S = 5.0
+"""After the first step, only what takes that long is told."""
+_LATE_FACTOR = 3.0
+_LATE_LEAST_S = 1.0
+"""... or that much longer than it ever did before."""
+_REPEATS = 3
+"""What is done at the same line again and again, and quickly, is told that often."""
+_APART_S = (10.0, 60.0, 300.0, 1800.0)
+"""When ranks that are in different stages are told of."""
+_LONG_LIVED = frozenset({"training", "job"})
+"""Stages that last as long as the program: being in one tells nothing."""
+
+
+@dataclass(slots=True)
+class _Track:
+    """What is known of one rank."""
+
+    reader: StageReader
+    speaker: Speaker
+    inside: dict[int, Stage] = field(default_factory=dict)
+    passed: int = 0
+    last_words: str = ""
+    moved_at: float = field(default_factory=time.time)
+    first_step: int | None = None
+    """The stage after which only long ones are told."""
+    longest: dict[str, float] = field(default_factory=dict)
+    repeats: dict[tuple[str, str], int] = field(default_factory=dict)
+    told_still: set[int] = field(default_factory=set)
+
+
+class StageTeller:
+    """Runs in a thread of its own; `finish` tells what the dead have left."""
+
+    def __init__(self, job: Job, mode: Mode, tell: Callable[[list[str]], None], say: Callable[[str], None]) -> None:
+        self._job = job
+        self._mode = mode
+        self._tell = tell
+        self._say = say
+        self._tracks: dict[int, _Track] = {}
+        self._attempt = -1
+        self._apart: dict[object, int] = {}
+        self._status_due = True
+        self._stop = threading.Event()
+        self._busy = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="rankscope-stages", daemon=True)
+
+    def start(self) -> None:
+        if self._mode != "off" and self._job.pages is not None:
+            self._thread.start()
+
+    def finish(self) -> None:
+        """The last stages of ranks that have ended are told now."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(5.0)
+            self._guarded_turn()
+
+    def _run(self) -> None:
+        while not self._stop.wait(_PERIOD_S):
+            self._guarded_turn()
+
+    def _guarded_turn(self) -> None:
+        with self._busy:
+            try:
+                self._turn(time.time())
+            except Exception as error:  # noqa: BLE001  a fault of ours must not end the telling; it is told at the end
+                self._job.note_problem(f"stages could not be told: {type(error).__name__}: {error}")
+
+    def _turn(self, now: float) -> None:
+        job = self._job
+        if job.attempt != self._attempt:
+            self._attempt, self._tracks, self._apart = job.attempt, {}, {}
+            self._status_due = self._status_due and job.attempt == 0
+        lines: list[tuple[float, int, str]] = []
+        for process in job.ranks:
+            track = self._track(process)
+            if track is not None:
+                lines += self._news(track, now)
+        if self._status_due and job.ranks and len(self._tracks) == len(job.ranks):
+            self._status_due = False
+            self._tell_status()
+        if lines:
+            self._tell([text for _, _, text in sorted(lines, key=lambda line: line[:2])])
+        if not job.stopping:
+            self._who_is_where(now)
+
+    def _tell_status(self) -> None:
+        """Once a job: variables, versions, GPUs."""
+        environments = {
+            rank: relevant(read_environment(track.speaker.pid)) for rank, track in sorted(self._tracks.items())
+        }
+        gpus = read_gpus()
+        for line in status_lines(environments, self._job.versions, gpus):
+            self._say(line)
+        self._job.keep_status(environments, gpus if isinstance(gpus, str) else [gpu.name for gpu in gpus])
+
+    def _track(self, process: RankProcess) -> _Track | None:
+        track = self._tracks.get(process.rank)
+        if track is None:
+            page = find_page(self._job.pages, self._job.attempt, process.pid)
+            if page is None:
+                return None
+            speaker = Speaker(
+                rank=process.rank,
+                local_rank=process.local_rank,
+                world_size=self._job.world_size,
+                pid=int(page.stem.rpartition("-")[2]),
+                started_at=process.started_at,
+            )
+            track = self._tracks[process.rank] = _Track(StageReader(page), speaker)
+        return track
+
+    def _news(self, track: _Track, now: float) -> list[tuple[float, int, str]]:
+        try:
+            news = track.reader.read()
+        except EvidenceError as error:
+            self._job.note_problem(str(error))
+            return []
+        lines: list[tuple[float, int, str]] = []
+        if news.missed:
+            lines.append((now, 0, stage_lines.missed_line(news.missed, track.speaker, now)))
+        for stage in news.begun:
+            if stage.announced and self._worth_announcing(track, stage):
+                lines.append((stage.entered_at, 2 * stage.index, stage_lines.begun_line(stage, track.speaker)))
+            if stage.left_at is None:
+                track.inside[stage.index] = stage
+        for stage in (*news.begun, *news.ended):
+            if stage.left_at is None:
+                continue
+            track.inside.pop(stage.index, None)
+            if self._worth_telling(track, stage):
+                lines.append((stage.left_at, 2 * stage.index + 1, stage_lines.ended_line(stage, track.speaker)))
+            self._remember(track, stage)
+        if news.begun or news.ended:
+            track.moved_at = now
+        track.passed = news.passed
+        return lines + self._still(track, now)
+
+    def _steady(self, track: _Track, stage: Stage) -> bool:
+        return track.first_step is not None and stage.index > track.first_step
+
+    def _worth_announcing(self, track: _Track, stage: Stage) -> bool:
+        return self._mode == "on" or not self._steady(track, stage)
+
+    def _worth_telling(self, track: _Track, stage: Stage) -> bool:
+        if self._mode == "on" or stage.always or stage.kind in ("training", "finished"):
+            return True
+        seconds = (stage.left_at or stage.entered_at) - stage.entered_at
+        if seconds >= _LONG_S:
+            return True
+        if not self._steady(track, stage):
+            place = stage_lines.place(stage)
+            count = track.repeats[stage.label, place] = track.repeats.get((stage.label, place), 0) + 1
+            return count <= _REPEATS or seconds >= _LATE_LEAST_S
+        before = track.longest.get(stage.label)
+        return before is not None and seconds >= max(_LATE_LEAST_S, _LATE_FACTOR * before)
+
+    def _remember(self, track: _Track, stage: Stage) -> None:
+        seconds = (stage.left_at or stage.entered_at) - stage.entered_at
+        track.longest[stage.label] = max(seconds, track.longest.get(stage.label, 0.0))
+        if stage.number:
+            track.last_words = stage_lines.stage_words(stage)
+        if stage.kind == "first step" and not stage.failed:
+            track.first_step = stage.index
+
+    def _still(self, track: _Track, now: float) -> list[tuple[float, int, str]]:
+        """After the first step nothing is announced: a long one is told once it is long."""
+        lines = []
+        for stage in track.inside.values():
+            if (
+                self._steady(track, stage)
+                and now - stage.entered_at >= _LONG_S
+                and stage.kind not in _LONG_LIVED
+                and stage.index not in track.told_still
+            ):
+                track.told_still.add(stage.index)
+                lines.append((now, 2 * stage.index, stage_lines.still_line(stage, track.speaker, now)))
+        return lines
+
+    def _who_is_where(self, now: float) -> None:
+        living = {process.rank for process in self._job.living()}
+        positions = {rank: _position(track) for rank, track in self._tracks.items() if rank in living}
+        if len(positions) < 2 or len(positions) < len(living):
+            return
+        waited = [now - p.since for p in positions.values() if p.stage is not None]
+        places = {p.stage.label if p.stage is not None else f"after {p.last_words}" for p in positions.values()}
+        if not waited or len(places) < 2:
+            return
+        due = sum(max(waited) >= limit for limit in _APART_S)
+        # The same ranks in the same stages are the same news, told again ever more rarely.
+        key = tuple((rank, p.stage.index) for rank, p in sorted(positions.items()) if p.stage is not None)
+        if due > self._apart.get(key, 0):
+            self._apart[key] = due
+            self._say(stage_lines.who_is_where(positions, now))
+
+
+def _position(track: _Track) -> Position:
+    stage = innermost([stage for stage in track.inside.values() if stage.kind not in _LONG_LIVED])
+    training = track.first_step is not None and stage is None
+    return Position(
+        stage=stage,
+        passed=track.passed,
+        last_words="training" if training else track.last_words,
+        since=stage.entered_at if stage is not None else track.moved_at,
+        training=training,
+    )

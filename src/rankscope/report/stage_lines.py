@@ -1,0 +1,148 @@
+"""The words for stages: one line each, and the one line that says which rank is where."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rankscope.diagnosis.views import rank_list
+from rankscope.evidence.model import Stage
+from rankscope.report.phrases import plain
+
+_MEMORY_WORTH_TELLING = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Speaker:
+    """Whose stage it is."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    pid: int
+    started_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a rank is: in a stage, or after the last one it passed."""
+
+    stage: Stage | None
+    passed: int
+    last_words: str
+    since: float
+    training: bool
+    """Past its first step, and in no stage worth a name."""
+
+
+def begun_line(stage: Stage, speaker: Speaker) -> str:
+    with_note = f" with {stage.note}" if stage.note else ""
+    return _line(stage.entered_at, speaker, f"About to {_call(stage.label)}{with_note}...")
+
+
+def ended_line(stage: Stage, speaker: Speaker) -> str:
+    """For a stage that has been left."""
+    at = stage.left_at if stage.left_at is not None else stage.entered_at
+    if stage.kind == "lock":
+        return f"[Rank {speaker.rank}] {plain(stage.words)}"
+    if stage.kind == "status":
+        return _line(at, speaker, f"{stage.words}: {stage.note}")
+    if stage.always:
+        return _line(at, speaker, f"{stage.words} {_memory(stage, added=False) or 'memory unknown'}")
+    details = "; ".join(filter(None, (_told_note(stage), _time(stage), _memory(stage, added=True))))
+    text = f"{stage.label} failed" if stage.failed else f"CHECKPOINT {stage.number}: {stage_words(stage)}"
+    return _line(at, speaker, f"{text} ({details})" if details else text)
+
+
+def still_line(stage: Stage, speaker: Speaker, now: float) -> str:
+    return _line(now, speaker, f"Still in {stage.label}, for {now - stage.entered_at:.0f} s ({place(stage)})")
+
+
+def missed_line(number: int, speaker: Speaker, now: float) -> str:
+    return _line(now, speaker, f"{number} stages passed faster than they could be told")
+
+
+def stage_words(stage: Stage) -> str:
+    """What was passed: `Logs directory ready`."""
+    if stage.kind == "directory" and stage.note:
+        return f"{stage.note[:1].upper()}{stage.note[1:]} directory ready"
+    return stage.words
+
+
+def place(stage: Stage) -> str:
+    """`train.py:88`, or an honest nothing."""
+    return f"{os.path.basename(stage.site[0].file)}:{stage.site[0].line}" if stage.site else "no line of yours"
+
+
+def who_is_where(positions: Mapping[int, Position], now: float) -> str:
+    """`ranks 0-2 are in "first forward" (stage 14); rank 3 has been in "wandb.init" for 41 s (train.py:88)`."""
+    groups: dict[str, list[int]] = {}
+    for rank, position in sorted(positions.items()):
+        groups.setdefault(_where(position), []).append(rank)
+    most = max(groups.values(), key=lambda ranks: (len(ranks), -ranks[0]))
+    parts = []
+    for where, ranks in sorted(groups.items(), key=lambda item: item[1] is not most):
+        first = positions[ranks[0]]
+        who = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {rank_list(ranks).replace(', ', ',')}"
+        number = "" if first.training else f" (stage {_number(first)})"
+        if ranks is most:
+            parts.append(f"{who} {'is' if len(ranks) == 1 else 'are'} {where}{number}")
+            continue
+        since = min(positions[rank].since for rank in ranks)
+        at = f" ({place(first.stage)})" if first.stage is not None and first.stage.site else number
+        parts.append(f"{who} {'has' if len(ranks) == 1 else 'have'} been {where} for {max(0.0, now - since):.0f} s{at}")
+    return plain("; ".join(parts))
+
+
+def _where(position: Position) -> str:
+    if position.stage is not None:
+        return f'in "{position.stage.label}"'
+    return "in training" if position.training else f'after "{position.last_words}"'
+
+
+def _number(position: Position) -> int:
+    return position.passed + 1 if position.stage is not None else position.passed
+
+
+def _line(at: float, speaker: Speaker, text: str) -> str:
+    whole = time.strftime("%H:%M:%S", time.localtime(at))
+    who = f"[R{speaker.rank}/{speaker.world_size}][LR{speaker.local_rank}][PID:{speaker.pid}]"
+    elapsed = max(0.0, at - speaker.started_at)
+    return f"[{whole}.{int(at % 1 * 1000):03d}][+{elapsed:.3f}s]{who} {plain(text)}"
+
+
+def _call(label: str) -> str:
+    if label.endswith(".__init__"):
+        return f"call {label.removesuffix('.__init__')} constructor"
+    return f"start {label}" if " " in label else f"call {label}"
+
+
+def _told_note(stage: Stage) -> str:
+    return "" if stage.kind == "directory" else stage.note
+
+
+def _time(stage: Stage) -> str:
+    seconds = 0.0 if stage.left_at is None else stage.left_at - stage.entered_at
+    return f"{seconds:.2f} s" if seconds >= 0.005 else ""
+
+
+def _memory(stage: Stage, *, added: bool) -> str:
+    parts = []
+    for name, before, after in (
+        ("host", stage.memory_before, stage.memory_after),
+        ("GPU", stage.gpu_before, stage.gpu_after),
+    ):
+        if not after:
+            continue
+        more = after - before
+        grown = (
+            f", {'+' if more > 0 else '-'}{_size(abs(more))}" if added and abs(more) >= _MEMORY_WORTH_TELLING else ""
+        )
+        parts.append(f"{name} {_size(after)}{grown}")
+    return "; ".join(parts)
+
+
+def _size(number: int) -> str:
+    return f"{number / (1 << 30):.2f} GB" if number >= 1 << 30 else f"{number / (1 << 20):.0f} MB"
