@@ -18,6 +18,8 @@ the line of your code, the cause and the fix.
 verbs:
   run        start a job; takes every option of torchrun     rankscope run --nproc-per-node 4 train.py
   diagnose   say again what happened, from a run's folder    rankscope diagnose runs/1115-021233-train
+  check      is this machine fit to train?                   rankscope check
+  gpus       the GPUs of this machine, and who uses them     rankscope gpus
 
   rankscope VERB --help     options of a verb
   rankscope --version
@@ -36,7 +38,19 @@ def _diagnose(arguments: list[str]) -> int:
     return diagnose_command(arguments)
 
 
-VERBS: dict[str, Callable[[list[str]], int]] = {"run": _run, "diagnose": _diagnose}
+def _check(arguments: list[str]) -> int:
+    from rankscope.checks.command import check_command
+
+    return check_command(arguments)
+
+
+def _gpus(arguments: list[str]) -> int:
+    from rankscope.report.gpu_table import gpus_command
+
+    return gpus_command(arguments)
+
+
+VERBS: dict[str, Callable[[list[str]], int]] = {"run": _run, "diagnose": _diagnose, "check": _check, "gpus": _gpus}
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -14,7 +14,7 @@ from torch.distributed import run as torchrun
 from rankscope.errors import UsageError
 from rankscope.launch import options
 
-OURS = {"run_dir", "on_hang", "stall_after", "no_probe", "json"}
+OURS = {"run_dir", "on_hang", "stall_after", "no_probe", "json", "gpus", "wait"}
 
 
 def torch_options() -> list[argparse.Action]:

@@ -15,7 +15,7 @@ from typing import Any
 from rankscope.diagnosis.codec import verdict_to_json
 from rankscope.diagnosis.verdict import Culprit, Verdict
 from rankscope.errors import UsageError
-from rankscope.launch import environment, folder, options
+from rankscope.launch import beforehand, environment, folder, options
 from rankscope.launch.job import Job
 from rankscope.launch.output import OutputPump
 from rankscope.launch.supervisor import Supervisor, own_exit_code
@@ -25,6 +25,8 @@ from rankscope.report import live, terminal
 def launch(arguments: list[str], pages_path: str) -> int:
     """Runs the job and says how it went; `pages_path` is where the ranks' pages may lie."""
     chosen = options.parse(arguments)
+    beforehand.run_wanted_checks(chosen)
+    beforehand.place_on_gpus(chosen)
     processes = chosen.torch.nproc_per_node
     told = environment.limit_threads(int(processes) if processes.isdigit() else 2)
     config, entry, entry_arguments = options.launch_config(chosen)
