@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -100,7 +99,6 @@ def test_import_that_never_ends_is_stopped_and_named(tmp_path: Path) -> None:
 
 
 def test_slow_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert storage.folder_of_runs(tmp_path / "runs").flaws == () or storage.LEAST_SPEED == 0
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
 
@@ -123,10 +121,10 @@ def test_cache_that_cannot_be_written_is_named(tmp_path: Path, variable: str) ->
 
 
 @pytest.fixture
-def cache(tmp_path: Path) -> Iterator[Path]:
+def cache(tmp_path: Path) -> Path:
     folder = tmp_path / "torch_extensions" / "py311_cpu" / "fused"
     folder.mkdir(parents=True)
-    yield tmp_path / "torch_extensions"
+    return tmp_path / "torch_extensions"
 
 
 def test_lock_file_that_nobody_holds_is_named(cache: Path) -> None:

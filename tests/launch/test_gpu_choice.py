@@ -92,7 +92,7 @@ def test_impossible_wishes_are_one_line() -> None:
 
 def test_schedulers_choice_is_not_left() -> None:
     states = [FREE, gpu(3), gpu(4)]
-    assert visible_indices(states, {"CUDA_VISIBLE_DEVICES": "3,GPU-0004"}) == {3, 4}
+    assert visible_indices(states, {"CUDA_VISIBLE_DEVICES": "3,GPU-0004"}) == frozenset({3, 4})
     assert choose(states, parse_wish("auto"), frozenset({3})).indices == (3,)
 
 

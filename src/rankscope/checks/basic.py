@@ -22,10 +22,6 @@ _SIZE = 128
 
 
 def check_basic() -> Findings:
-    if sys.version_info < (3, 10):
-        return Findings(
-            flaws=(Flaw("import-failed", f"Python {platform.python_version()} is too old", "use Python 3.10 or newer"),)
-        )
     if importlib.util.find_spec("torch") is None:
         return Findings(
             flaws=(

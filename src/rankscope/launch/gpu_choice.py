@@ -124,8 +124,8 @@ def _fullness(state: GpuState) -> tuple[bool, bool, float, int, int]:
     total = state.memory_total_bytes or 1
     used = (state.memory_used_bytes or 0) / total
     return (
-        grave_xid(state) is not None,
         busy(state) is not None,
+        grave_xid(state) is not None,
         round(used, 2),
         state.utilization_percent or 0,
         state.index,
