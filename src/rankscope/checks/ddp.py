@@ -30,7 +30,7 @@ def check_ddp(ranks: int, environment: Mapping[str, str], limit_s: float = LIMIT
 def main() -> Findings:
     """One rank's part."""
     begun = time.monotonic()
-    place = _step(1, "environment", 0, _environment)
+    place = _step(1, "environment", os.environ.get("RANK", "0"), _environment)
     _step(2, "versions", place.rank, lambda: _versions(place))
     world, backend = _step(3, f"joining a world of {place.world_size}", place.rank, lambda: _join(place))
     clocks = clock_flaws(world)
@@ -42,13 +42,13 @@ def main() -> Findings:
     return Findings(flaws=clocks.flaws, facts=facts if place.rank == 0 else ())
 
 
-def _step(number: int, name: str, rank: int, work: Callable[[], Any]) -> Any:
+def _step(number: int, name: str, rank: int | str, work: Callable[[], Any]) -> Any:
     standing_in(f"step {number} ({name})", rank)
     _say(rank, f"STEP {number} of 6: {name}")
     return work()
 
 
-def _say(rank: int, text: str) -> None:
+def _say(rank: int | str, text: str) -> None:
     print(f"[rank {rank}] {text}", flush=True)
 
 

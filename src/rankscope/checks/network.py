@@ -129,7 +129,7 @@ def interfaces(environment: Mapping[str, str]) -> Findings:
         return Findings(facts=(f"the name of this machine ({own}) does not resolve: gloo takes the loopback",))
     target = environment.get("MASTER_ADDR") or address
     used = _source_address(target) or address
-    return Findings(facts=(f"interface: {_interface_of(used) or 'unknown'} ({used})",))
+    return Findings(facts=(f"interface: {interface_of(used) or 'unknown'} ({used})",))
 
 
 def _source_address(target: str) -> str | None:
@@ -142,7 +142,7 @@ def _source_address(target: str) -> str | None:
         return None
 
 
-def _interface_of(address: str) -> str | None:
+def interface_of(address: str) -> str | None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             try:

@@ -87,7 +87,7 @@ def own_limit(otherwise: float) -> float:
         return otherwise
 
 
-def standing_in(step: str, rank: int) -> None:
+def standing_in(step: str, rank: int | str) -> None:
     """Tells whoever started this rank where it stands, in case it never comes back."""
     folder = os.environ.get(RESULTS)
     if folder:

@@ -9,6 +9,7 @@ from rankscope.diagnosis.code import CodeReader
 from rankscope.diagnosis.finding import Finding
 from rankscope.diagnosis.rules.deadlock import explain_deadlock, explain_paired_call
 from rankscope.diagnosis.rules.endings import Endings, explain_endings, explain_exception, explain_left
+from rankscope.diagnosis.rules.nodes import explain_lost_node
 from rankscope.diagnosis.rules.set_up import explain_group_creation, explain_missing
 from rankscope.diagnosis.rules.standing import explain_standing
 from rankscope.diagnosis.verdict import Verdict
@@ -37,6 +38,9 @@ def _as_ended(seen: RankEvidence) -> RankEvidence:
 
 
 def _find(evidence: Evidence, endings: Endings, graph: WaitGraph) -> Finding | None:
+    lost = explain_lost_node(evidence)
+    if lost is not None:
+        return lost
     if endings.origin is not None:
         return endings.origin
     hidden = _hidden_exception(evidence, graph)
@@ -265,7 +269,7 @@ def _verdict(finding: Finding, evidence: Evidence, graph: WaitGraph, endings: En
         culprits=finding.culprits,
         victims=victims,
         headline=headline + ".",
-        because=tuple(dict.fromkeys(finding.because)),
+        because=tuple(dict.fromkeys((*finding.because, *_hosts(finding, evidence)))),
         fix=finding.fix,
         alternatives=finding.alternatives,
         detected_after_s=_since(finding, evidence),
@@ -275,6 +279,17 @@ def _verdict(finding: Finding, evidence: Evidence, graph: WaitGraph, endings: En
         exit_codes=exit_codes(evidence),
         references=finding.references,
     )
+
+
+def _hosts(finding: Finding, evidence: Evidence) -> tuple[str, ...]:
+    """Where the culprits run, said only where there is more than one machine."""
+    if len(evidence.nodes) < 2:
+        return ()
+    by_host: dict[str, list[int]] = {}
+    for culprit in finding.culprits:
+        if culprit.rank is not None and culprit.host is not None:
+            by_host.setdefault(culprit.host, []).append(culprit.rank)
+    return tuple(f"{views.ranks_text(ranks)} {views.verb(ranks, 'run')} on {host}" for host, ranks in by_host.items())
 
 
 def _since(finding: Finding, evidence: Evidence) -> float | None:
@@ -288,7 +303,10 @@ def _since(finding: Finding, evidence: Evidence) -> float | None:
             times.append(seen.exit.at)
         elif seen.progress is not None:
             times.append(seen.progress.changed_at)
-    return max(0.0, evidence.collected_at - max(times)) if times else None
+    if not times:
+        # Of a lost node only its last word is known.
+        return max((node.silent_for_s for node in evidence.nodes if node.silent_for_s is not None), default=None)
+    return max(0.0, evidence.collected_at - max(times))
 
 
 def exit_codes(evidence: Evidence) -> dict[int, int | None]:

@@ -6,6 +6,7 @@ import functools
 import logging
 import os
 import shutil
+import socket
 import sys
 import time
 import uuid
@@ -30,7 +31,8 @@ def launch(arguments: list[str], pages_path: str) -> int:
     processes = chosen.torch.nproc_per_node
     told = environment.limit_threads(int(processes) if processes.isdigit() else 2)
     config, entry, entry_arguments = options.launch_config(chosen)
-    run_folder = folder.make_run_folder(chosen.run_dir, chosen.torch.training_script)
+    several = socket.gethostname() if config.max_nodes > 1 else None
+    run_folder = folder.make_run_folder(chosen.run_dir, chosen.torch.training_script, several)
     versions = environment.versions()
     command = ["rankscope", "run", *arguments]
     folder.describe_run(
@@ -45,6 +47,7 @@ def launch(arguments: list[str], pages_path: str) -> int:
     pump = OutputPump(sys.stdout.buffer, sys.stderr.buffer)
     job = Job(run_folder, pages, tuple(command), versions, pump)
     supervisor = Supervisor(job, chosen.on_hang, chosen.stall_after_s)  # type: ignore[arg-type]
+    supervisor.last_word = lambda: _conclude(job, supervisor, None, chosen.json)
     failure = _launch(config, entry, entry_arguments, chosen, job, supervisor)
     return _conclude(job, supervisor, failure, chosen.json)
 
