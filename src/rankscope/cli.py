@@ -20,6 +20,8 @@ verbs:
   attach     look at a job that hangs now, whoever started it    rankscope attach
   diagnose   say what happened, from a run's folder, dumps,      rankscope diagnose nccl_trace_rank_* train.log
              stacks or logs
+  check      is this machine fit to train?                       rankscope check
+  gpus       the GPUs of this machine, and who uses them         rankscope gpus
 
   rankscope VERB --help     options of a verb
   rankscope --version
@@ -44,7 +46,25 @@ def _attach(arguments: list[str]) -> int:
     return attach_command(arguments)
 
 
-VERBS: dict[str, Callable[[list[str]], int]] = {"run": _run, "attach": _attach, "diagnose": _diagnose}
+def _check(arguments: list[str]) -> int:
+    from rankscope.checks.command import check_command
+
+    return check_command(arguments)
+
+
+def _gpus(arguments: list[str]) -> int:
+    from rankscope.report.gpu_table import gpus_command
+
+    return gpus_command(arguments)
+
+
+VERBS: dict[str, Callable[[list[str]], int]] = {
+    "run": _run,
+    "attach": _attach,
+    "diagnose": _diagnose,
+    "check": _check,
+    "gpus": _gpus,
+}
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -27,3 +27,10 @@ class MissingTorch(UsageError):
 
 class EvidenceError(RankscopeError):
     """Evidence that cannot be read or written; names the file."""
+
+
+class CheckFailedBeforehand(RankscopeError):
+    """A check that the user wanted before the start has failed; the job was not started."""
+
+    def __init__(self, steps: list[str]) -> None:
+        super().__init__(f"the job was not started: {' and '.join(steps)} failed (see 'rankscope check')")

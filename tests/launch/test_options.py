@@ -25,6 +25,9 @@ OURS = {
     "memory_limit",
     "low_memory",
     "comm_debug",
+    "gpus",
+    "on_nan",
+    "wait",
 }
 
 

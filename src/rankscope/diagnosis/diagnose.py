@@ -13,6 +13,7 @@ from rankscope.diagnosis.rules.endings import Endings, explain_endings, explain_
 from rankscope.diagnosis.rules.gpu import xid_fix, xid_lines
 from rankscope.diagnosis.rules.log_facts import known_messages, signs_of_life
 from rankscope.diagnosis.rules.logs import explain_logs, explain_mismatch
+from rankscope.diagnosis.rules.nodes import explain_lost_node
 from rankscope.diagnosis.rules.numerics import as_alternative, ended_by_itself, explain_non_finite
 from rankscope.diagnosis.rules.record_only import explain_absent, softened
 from rankscope.diagnosis.rules.set_up import explain_group_creation, explain_missing
@@ -119,6 +120,9 @@ def _find(evidence: Evidence, endings: Endings, graph: WaitGraph) -> Finding | N
     mismatch = explain_mismatch(evidence) if evidence.trigger.startswith("files") else None
     if mismatch is not None:
         return mismatch
+    lost = explain_lost_node(evidence)
+    if lost is not None:
+        return lost
     if endings.origin is not None:
         return _as_logged(endings.origin, evidence)
     hidden = _hidden_exception(evidence, graph)
@@ -356,7 +360,7 @@ def _verdict(finding: Finding, evidence: Evidence, graph: WaitGraph, endings: En
         culprits=finding.culprits,
         victims=victims,
         headline=headline + ".",
-        because=tuple(dict.fromkeys(finding.because)),
+        because=tuple(dict.fromkeys((*finding.because, *_hosts(finding, evidence)))),
         fix=finding.fix,
         alternatives=finding.alternatives,
         detected_after_s=_since(finding, evidence),
@@ -367,6 +371,17 @@ def _verdict(finding: Finding, evidence: Evidence, graph: WaitGraph, endings: En
         references=finding.references,
         next=finding.next,
     )
+
+
+def _hosts(finding: Finding, evidence: Evidence) -> tuple[str, ...]:
+    """Where the culprits run, said only where there is more than one machine."""
+    if len(evidence.nodes) < 2:
+        return ()
+    by_host: dict[str, list[int]] = {}
+    for culprit in finding.culprits:
+        if culprit.rank is not None and culprit.host is not None:
+            by_host.setdefault(culprit.host, []).append(culprit.rank)
+    return tuple(f"{views.ranks_text(ranks)} {views.verb(ranks, 'run')} on {host}" for host, ranks in by_host.items())
 
 
 def _since(finding: Finding, evidence: Evidence) -> float | None:
@@ -384,7 +399,10 @@ def _since(finding: Finding, evidence: Evidence) -> float | None:
             times.append(seen.exit.at)
         elif seen.progress is not None:
             times.append(seen.progress.changed_at)
-    return max(0.0, evidence.collected_at - max(times)) if times else None
+    if not times:
+        # Of a lost node only its last word is known.
+        return max((node.silent_for_s for node in evidence.nodes if node.silent_for_s is not None), default=None)
+    return max(0.0, evidence.collected_at - max(times))
 
 
 def exit_codes(evidence: Evidence) -> dict[int, int | None]:

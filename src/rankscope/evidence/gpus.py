@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import pynvml
@@ -20,13 +21,44 @@ def read_gpus() -> tuple[Gpu, ...] | str:
     """Every GPU of this machine, or why they cannot be read. A value that a GPU does not tell is None."""
     try:
         return call_within(READ_LIMIT_S, _read_all)
-    except pynvml.NVMLError as error:
-        if error.value in _NO_DRIVER:
-            return "no NVIDIA driver on this machine"
-        return f"the NVIDIA driver does not answer: {error}"
-    except TimeoutError:
+    except (pynvml.NVMLError, TimeoutError) as error:
+        return no_gpus(error)
+
+
+def no_gpus(error: Exception) -> str:
+    """Why the GPUs cannot be read, in words."""
+    if isinstance(error, TimeoutError):
         # What a GPU that has fallen off the bus looks like from here.
         return f"the NVIDIA driver gave no answer within {READ_LIMIT_S:g} s"
+    if isinstance(error, pynvml.NVMLError) and error.value in _NO_DRIVER:
+        return "no NVIDIA driver on this machine"
+    return f"the NVIDIA driver does not answer: {error}"
+
+
+@dataclass(frozen=True, slots=True)
+class DriverVersions:
+    driver: str
+    cuda: tuple[int, int]
+    """The newest CUDA that the driver serves."""
+
+
+def driver_versions() -> DriverVersions | None:
+    """None without a driver, or with one that does not answer."""
+    try:
+        return call_within(READ_LIMIT_S, _driver_versions)
+    except (pynvml.NVMLError, TimeoutError):
+        return None
+
+
+def _driver_versions() -> DriverVersions:
+    pynvml.nvmlInit()
+    try:
+        name = pynvml.nvmlSystemGetDriverVersion()
+        number = int(pynvml.nvmlSystemGetCudaDriverVersion())
+        text = name.decode(errors="replace") if isinstance(name, bytes) else str(name)
+        return DriverVersions(text, (number // 1000, number % 1000 // 10))
+    finally:
+        pynvml.nvmlShutdown()
 
 
 def _read_all() -> tuple[Gpu, ...]:

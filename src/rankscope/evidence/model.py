@@ -392,6 +392,23 @@ class HostEvidence:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeEvidence:
+    """A machine of a job that runs on several, as the node that diagnoses saw it."""
+
+    host: str
+    ranks: tuple[int, ...]
+    state: str
+    """`answered`: its evidence is here. `gone`: its launcher has ended without a word. `frozen`: the launcher's machine
+    is there, the launcher does not act. `unreachable`: nothing answers from there. `silent`: it answers and sends no
+    evidence. `cut-off`: this machine, whose own link is down."""
+    pid: int | None = None
+    """Of its launcher."""
+    silent_for_s: float | None = None
+    seen_from: str = ""
+    """The host that found it so."""
+
+
+@dataclass(frozen=True, slots=True)
 class Source:
     """The text of a function in which the user's code stood, for reading branches and loops."""
 
@@ -412,6 +429,10 @@ class Evidence:
     ranks: tuple[RankEvidence, ...]
     hosts: tuple[HostEvidence, ...] = ()
     sources: tuple[Source, ...] = ()
+    nodes: tuple[NodeEvidence, ...] = ()
+    """Of a job on several machines: every one of them."""
+    speaker: bool = True
+    """Taken by the node that holds the rendezvous store, or by the only one."""
     stall_after_s: float | None = None
     """Stillness after which a wait that is not proven endless is called a likely hang; None: never."""
     attempt: int = 0

@@ -14,6 +14,8 @@ from torch.distributed.elastic.multiprocessing import PContext, SignalException
 from torch.distributed.elastic.multiprocessing.api import MultiprocessContext, SubprocessContext
 
 from rankscope.launch.job import Job, RankProcess
+from rankscope.launch.nodes.channel import ChannelLost
+from rankscope.launch.nodes.exchange import open_exchange
 from rankscope.launch.process_tree import become_subreaper, kill_descendants, reap_orphans
 from rankscope.launch.supervisor import Supervisor
 from rankscope.report import live
@@ -32,6 +34,7 @@ class ScopeAgent(LocalElasticAgent):
         self._supervisor = supervisor
         self._job = job
         self._signalled_at = 0.0
+        supervisor.restarts_left = lambda: self._remaining_restarts
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         become_subreaper()
@@ -56,7 +59,32 @@ class ScopeAgent(LocalElasticAgent):
         )
         self._take_over_closing(context)
         self._take_over_signals()
+        self._meet_other_nodes(worker_group, attempt)
         return pids
+
+    def _meet_other_nodes(self, worker_group: WorkerGroup, attempt: int) -> None:
+        """Small facts and evidence travel over the store that elastic already runs."""
+        if self._job.nodes is not None:
+            self._job.nodes.close("restarted")
+            self._job.nodes = None
+        if (worker_group.group_world_size or 1) < 2:
+            return
+        # Each round of a dynamic rendezvous has keys of its own; the static one has a single round for all attempts.
+        static = worker_group.spec.rdzv_handler.get_backend() == "static"
+        try:
+            self._job.nodes = open_exchange(
+                worker_group.store,
+                node=worker_group.group_rank or 0,
+                nodes=worker_group.group_world_size or 1,
+                host=self._job.host,
+                ranks=tuple(worker.global_rank for worker in worker_group.workers),
+                attempt_key=f"rankscope/attempt/{attempt}" if static else "rankscope/attempt",
+                collect=self._job.collect,
+                on_ruling=self._supervisor.ruled,
+                note=self._job.note_problem,
+            )
+        except (ChannelLost, RuntimeError, OSError) as error:
+            self._job.note_problem(f"the other nodes could not be reached: {type(error).__name__}: {error}")
 
     def _take_over_closing(self, context: PContext) -> None:
         """Whatever makes elastic stop the ranks passes through `close`: the one place to be before it."""

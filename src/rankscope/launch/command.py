@@ -6,6 +6,7 @@ import functools
 import logging
 import os
 import shutil
+import socket
 import sys
 import time
 import uuid
@@ -16,7 +17,7 @@ from typing import Any
 from rankscope.diagnosis.codec import verdict_to_json
 from rankscope.diagnosis.verdict import Culprit, Verdict
 from rankscope.errors import UsageError
-from rankscope.launch import comm_debug, environment, folder, limits, options
+from rankscope.launch import beforehand, comm_debug, environment, folder, limits, options
 from rankscope.launch.job import Job
 from rankscope.launch.output import OutputPump
 from rankscope.launch.sinks import LogFile
@@ -28,10 +29,13 @@ from rankscope.report import live, terminal
 def launch(arguments: list[str], pages_path: str) -> int:
     """Runs the job and says how it went; `pages_path` is where the ranks' pages may lie."""
     chosen = options.parse(arguments)
+    beforehand.run_wanted_checks(chosen)
+    beforehand.place_on_gpus(chosen)
     processes = chosen.torch.nproc_per_node
     told = environment.limit_threads(int(processes) if processes.isdigit() else 2)
     config, entry, entry_arguments = options.launch_config(chosen)
-    run_folder = folder.make_run_folder(chosen.run_dir, chosen.torch.training_script)
+    several = socket.gethostname() if config.max_nodes > 1 else None
+    run_folder = folder.make_run_folder(chosen.run_dir, chosen.torch.training_script, several)
     versions = environment.versions()
     command = ["rankscope", "run", *arguments]
     folder.describe_run(
@@ -56,6 +60,7 @@ def launch(arguments: list[str], pages_path: str) -> int:
     pump = OutputPump(sys.stdout.buffer, sys.stderr.buffer)
     job = Job(run_folder, pages, tuple(command), versions, pump)
     supervisor = Supervisor(job, chosen.on_hang, chosen.stall_after_s, chosen.on_nan)  # type: ignore[arg-type]
+    supervisor.last_word = lambda: _conclude(job, supervisor, None, chosen.json)
     teller = StageTeller(job, chosen.stages, _stage_sink(run_folder), live.say)  # type: ignore[arg-type]
     failure = _launch(config, entry, entry_arguments, chosen, job, supervisor, teller)
     return _conclude(job, supervisor, failure, chosen.json)

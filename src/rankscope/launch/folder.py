@@ -13,14 +13,18 @@ from rankscope.errors import UsageError
 MARK = "run.json"
 
 
-def make_run_folder(wanted: Path | None, script: str) -> Path:
-    """A new folder, writable, for this run alone. An earlier run there is moved aside, never overwritten."""
+def make_run_folder(wanted: Path | None, script: str, host: str | None = None) -> Path:
+    """A new folder, writable, for this run alone. An earlier run there is moved aside, never overwritten.
+
+    With `host`, of a job on several machines: the nodes may share the folder, so each has one of its own in it.
+    """
     if wanted is not None:
+        wanted = wanted / host if host is not None else wanted
         if (wanted / MARK).exists():
             _move_aside(wanted)
         return _create(wanted, exist_ok=True)
     name = re.sub(r"[^\w.-]+", "-", Path(script).stem) or "job"
-    stem = f"{time.strftime('%m%d-%H%M%S')}-{name}"
+    stem = f"{time.strftime('%m%d-%H%M%S')}-{name}" + (f"-{host}" if host is not None else "")
     for number in range(1, 1000):
         path = Path("runs") / (stem if number == 1 else f"{stem}-{number}")
         if not path.exists():

@@ -16,6 +16,7 @@ from rankscope.evidence import kernel
 from rankscope.evidence.collect import JobFacts, KnownRank, collect, find_page
 from rankscope.evidence.model import Evidence, Exit
 from rankscope.evidence.pages import read_page
+from rankscope.launch.nodes.exchange import Exchange
 from rankscope.launch.output import OutputPump
 
 
@@ -52,6 +53,8 @@ class Job:
         self.ranks: list[RankProcess] = []
         self.stopping = False
         self.stall_after_s: float | None = None
+        self.nodes: Exchange | None = None
+        """The other launchers of a job on several machines."""
         self._command = command
         self.versions = versions
         self._oom_kills = kernel.oom_kill_count()
@@ -117,8 +120,12 @@ class Job:
                 found[process.rank] = text
         return found
 
+    def gather(self, trigger: str) -> Evidence | None:
+        """Evidence of the whole job; None where another node was asked to look, and its ruling will come."""
+        return self.collect(trigger) if self.nodes is None else self.nodes.gather(trigger)
+
     def collect(self, trigger: str) -> Evidence:
-        """Takes about a second; one at a time."""
+        """Evidence of this node. Takes about a second; one at a time."""
         facts = JobFacts(
             host=self.host,
             world_size=self.world_size,

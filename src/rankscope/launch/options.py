@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from rankscope.errors import UsageError
 from rankscope.launch import limits
+from rankscope.launch.gpu_choice import parse_wish
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +31,22 @@ class RunOptions:
     memory_limit: int | None
     low_memory: bool
     comm_debug: bool
+    gpus: str | None = None
+    """As the user wrote it; None leaves the choice to CUDA_VISIBLE_DEVICES."""
+    wait_for_gpus: bool = False
+    processes_given: bool = True
+    """The user said how many ranks a node gets."""
 
 
 def parse(arguments: list[str]) -> RunOptions:
     """Raises UsageError for anything that torchrun or we would not accept."""
-    namespace = build_parser().parse_args(arguments)
+    parser = build_parser()
+    processes = next(action for action in parser._actions if action.dest == "nproc_per_node")
+    usual, processes.default = processes.default, None
+    namespace = parser.parse_args(arguments)
+    given = namespace.nproc_per_node is not None or "PET_NPROC_PER_NODE" in os.environ
+    if namespace.nproc_per_node is None:
+        namespace.nproc_per_node = usual
     _check(namespace)
     return RunOptions(
         torch=namespace,
@@ -49,6 +61,9 @@ def parse(arguments: list[str]) -> RunOptions:
         memory_limit=namespace.memory_limit,
         low_memory=namespace.low_memory,
         comm_debug=namespace.comm_debug,
+        gpus=namespace.gpus,
+        wait_for_gpus=namespace.wait,
+        processes_given=given,
     )
 
 
@@ -127,6 +142,13 @@ def build_parser() -> argparse.ArgumentParser:
         "are read by the diagnosis",
     )
     ours.add_argument("--json", action="store_true", help="print the verdict as JSON on standard output at the end")
+    ours.add_argument(
+        "--gpus",
+        metavar="0,3|auto[:N]",
+        help="the GPUs of this node for the job, as 'rankscope gpus' numbers them; auto: all that are free, "
+        "auto:2: the two freest. Without --nproc-per-node, one rank for each",
+    )
+    ours.add_argument("--wait", action="store_true", help="with --gpus: wait until enough of them are free")
     _leave_abbreviations_to_torch(parser, ours)
     _speak_in_one_line(parser)
     return parser
@@ -182,6 +204,10 @@ def _check(namespace: argparse.Namespace) -> None:
             raise UsageError(f"'{script}' is a folder without a __main__.py; name the script itself")
         if not os.path.exists(script):
             raise UsageError(f"the script '{script}' does not exist (current folder: {os.getcwd()})")
+    if namespace.wait and namespace.gpus is None:
+        raise UsageError("--wait waits for free GPUs: say which with --gpus auto:2")
+    if namespace.gpus is not None:
+        parse_wish(namespace.gpus)
     processes = namespace.nproc_per_node
     if processes.lstrip("-").isdigit() and int(processes) < 1:
         raise UsageError(f"--nproc-per-node {processes}: a job needs at least 1 process per node")

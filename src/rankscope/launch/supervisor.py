@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -20,6 +22,7 @@ from rankscope.evidence.pages import Heartbeat, read_heartbeat
 from rankscope.evidence.store import save_evidence
 from rankscope.launch.job import Job
 from rankscope.launch.pace import Pace
+from rankscope.launch.process_tree import kill_descendants
 from rankscope.launch.replicas import replicas_differ
 from rankscope.launch.watch import Watcher
 from rankscope.report import live
@@ -27,6 +30,10 @@ from rankscope.report import live
 OnHang = Literal["auto", "stop", "report", "restart"]
 OnNan = Literal["report", "stop"]
 
+_RULING_S = 15.0
+"""How long a node that has asked for a look waits for the verdict of the one that speaks."""
+_ELASTIC_S = 8.0
+"""How long elastic is given to begin stopping the ranks, on a job of several nodes."""
 _SETTLE_S = 1.5
 """How long after a rank's failure the others are given to show whether they fail with it."""
 
@@ -38,7 +45,14 @@ class Supervisor:
         self._on_nan = on_nan
         self._pace = Pace(self._slow)
         self._watcher = Watcher(
-            job, stall_after_s, self._hang, self._notice, self._recovered, self._bad_numbers, self._pace
+            job,
+            stall_after_s,
+            on_verdict=self._hang,
+            on_notice=self._notice,
+            on_recovery=self._recovered,
+            on_bad_numbers=self._bad_numbers,
+            on_failure=self._failed_elsewhere,
+            pace=self._pace,
         )
         self._lock = threading.Lock()
         self._verdicts: dict[int, Verdict] = {}
@@ -50,12 +64,25 @@ class Supervisor:
         self.stopped_for_hang = False
         self.stopped_for_nan = False
         self.interrupted_by: int | None = None
+        self.restarts_left: Callable[[], int] = lambda: 0
+        """Of elastic's agent, once there is one."""
+        self.last_word: Callable[[], int] | None = None
+        """Says the verdict and returns the exit code: for an end that elastic does not come to."""
+        self._ruled: dict[int, bool] = {}
+        """Attempt → whether the verdict of all nodes ended it for a hang."""
+        self._ruling_came = threading.Event()
+        self._stopping = threading.Event()
+        self._finished = threading.Event()
 
     def start(self) -> None:
         self._watcher.start()
 
     def finish(self) -> None:
+        self._finished.set()
         self._watcher.stop()
+        if self._job.nodes is not None:
+            by = f"interrupted by signal {self.interrupted_by}" if self.interrupted_by is not None else "ended"
+            self._job.nodes.close(by)
 
     @property
     def restarts_hangs(self) -> bool:
@@ -68,6 +95,7 @@ class Supervisor:
         """Called before elastic stops ranks, for whatever reason; nothing has been stopped yet."""
         job = self._job
         job.poll()
+        self._stopping.set()
         with self._lock:
             known = job.attempt in self._verdicts
         if known or job.finished_well() or not job.ranks:
@@ -89,11 +117,19 @@ class Supervisor:
             self._job.poll()
 
     def _conclude(self, trigger: str) -> None:
-        evidence = self._job.collect(trigger)
+        nodes = self._job.nodes
+        evidence = self._job.collect(trigger) if trigger == "interrupt" else self._job.gather(trigger)
+        if evidence is None:
+            assert nodes is not None
+            if self._ruling_came.wait(_RULING_S):
+                return
+            evidence = nodes.gather_alone(trigger)
         verdict = diagnose(evidence)
         if trigger == "interrupt":
             verdict = _interruption(verdict, evidence, self.interrupted_by)
         self._keep(verdict, evidence)
+        if nodes is not None:
+            nodes.rule(verdict, stop=True, hang=False)
         if verdict.outcome not in ("ok", "interrupted"):
             live.say(live.detected(verdict, "stopping the other ranks" if self._job.living() else ""))
 
@@ -138,6 +174,8 @@ class Supervisor:
         """From the watcher: the job will not go on by itself."""
         stop = self._on_hang in ("stop", "restart") or (self._on_hang == "auto" and verdict.certainty == "proven")
         self._keep(verdict, evidence)
+        if self._job.nodes is not None:
+            self._job.nodes.rule(verdict, stop=stop, hang=True)
         if stop:
             then = "restarting the job" if self.restarts_hangs else "stopping the job"
         else:
@@ -146,6 +184,61 @@ class Supervisor:
         if stop:
             self.stopped_for_hang = True
             self.stop_requested = True
+            self._see_to_the_end()
+
+    def _failed_elsewhere(self, verdict: Verdict, evidence: Evidence) -> None:
+        """From the watcher of the node that speaks: a rank of another node has failed."""
+        self._keep(verdict, evidence)
+        if self._job.nodes is not None:
+            self._job.nodes.rule(verdict, stop=True, hang=False)
+        self._obey(verdict, stop=True, hang=False)
+
+    def ruled(self, verdict: Verdict, stop: bool, hang: bool) -> None:
+        """From the node that speaks for the job: its verdict is this node's too."""
+        with self._lock:
+            self._verdicts[self._job.attempt] = verdict
+        self.write(verdict)
+        self._ruling_came.set()
+        self._obey(verdict, stop=stop, hang=hang)
+
+    def _obey(self, verdict: Verdict, *, stop: bool, hang: bool) -> None:
+        if verdict.outcome == "ok":
+            return
+        with self._lock:
+            self._ruled[self._job.attempt] = hang and stop
+        restarts = self.restarts_left() > 0 and (self.restarts_hangs or not hang)
+        then = "restarting the job" if restarts else "stopping the job" if stop else "watching on, nothing is stopped"
+        live.say(live.detected(verdict, then))
+        if not stop or (restarts and not hang):
+            return  # elastic restarts a failed job by itself, on all nodes
+        self.stopped_for_hang = self.stopped_for_hang or hang
+        self.stop_requested = True
+        self._see_to_the_end()
+
+    def _see_to_the_end(self) -> None:
+        """Elastic asks the rendezvous store about everything, and waits for ever on one that is frozen or cut off."""
+        if self._job.nodes is not None and self.last_word is not None and self.restarts_left() == 0:
+            threading.Thread(target=self._end_without_elastic, name="rankscope-end", daemon=True).start()
+
+    def _end_without_elastic(self) -> None:
+        deadline = time.monotonic() + _ELASTIC_S
+        while time.monotonic() < deadline or (self._stopping.is_set() and self._job.living()):
+            if self._finished.wait(0.2):
+                return
+            self._job.poll()
+        if self._stopping.is_set() and self._finished.wait(_ELASTIC_S / 2):
+            return
+        self._job.stopping = True
+        kill_descendants(os.getpid())
+        self._job.poll()
+        self._job.pump.finish(2.0)
+        assert self.last_word is not None
+        code = self.last_word()
+        if self._job.nodes is not None:
+            self._job.nodes.close("ended")
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
     def _notice(self, verdict: Verdict) -> None:
         text = live.noticed(verdict)
@@ -170,9 +263,12 @@ class Supervisor:
         codes = {process.rank: process.exit.code if process.exit is not None else None for process in job.ranks}
         with self._lock:
             verdict = self._verdicts.get(job.attempt)
+            ruled = job.attempt in self._ruled
             earlier = {attempt: v for attempt, v in self._verdicts.items() if attempt != job.attempt}
         bad = self._numbers.get(job.attempt) or self._found_at_the_end()
-        if job.finished_well() and not self.stopped_for_hang and self.interrupted_by is None:
+        if verdict is not None and job.nodes is not None:
+            codes = {**verdict.exit_codes, **codes}
+        if job.finished_well() and not self.stopped_for_hang and self.interrupted_by is None and not ruled:
             verdict = bad or _good(job)
         elif verdict is None:
             verdict = _good(job) if job.finished_well() else _undiagnosed(job)
@@ -306,7 +402,7 @@ def own_exit_code(
     stopped_for_nan: bool = False,
 ) -> int:
     """The exit code of the run: the culprit's own wherever it has one."""
-    if job.finished_well():
+    if job.finished_well() and (job.nodes is None or verdict.outcome == "ok"):
         return 0
     if stopped_for_hang:
         return 75
@@ -322,5 +418,12 @@ def own_exit_code(
         code = process.exit.code if process.exit is not None else 0
         if code:
             return code if code > 0 else 128 - code
+    for rank in sorted(verdict.exit_codes, key=lambda rank: rank not in guilty):
+        # Of a rank on another node: this one's were stopped because of it.
+        code = verdict.exit_codes[rank] or 0
+        if code and rank not in {process.rank for process in job.ranks}:
+            return code if code > 0 else 128 - code
+    if job.nodes is not None:
+        return 137 if verdict.cause == "killed" else 75
     print("rankscope: no rank ended with a code of its own", file=sys.stderr)
     return 1

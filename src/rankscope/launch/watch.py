@@ -75,6 +75,7 @@ class Watcher:
     `on_verdict(verdict, evidence)` is called once per stretch for a proven or likely hang; `on_notice(verdict)` once
     per stretch for a rank that others wait for; `on_recovery(seconds)` when a reported job goes on after all;
     `on_bad_numbers(verdict, evidence)` once per attempt when a value stopped being finite, once when replicas differ.
+    `on_failure(verdict, evidence)` when a rank of another node has failed.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class Watcher:
         on_notice: Callable[[Verdict], None],
         on_recovery: Callable[[float], None],
         on_bad_numbers: Callable[[Verdict, Evidence], None],
+        on_failure: Callable[[Verdict, Evidence], None],
         pace: Pace,
     ) -> None:
         self._job = job
@@ -97,6 +99,7 @@ class Watcher:
         self._non_finite_since: float | None = None
         self._non_finite_told = False
         self._replicas_due = 0.0
+        self._on_failure = on_failure
         self._traces: dict[int, _Trace] = {}
         self._attempt = -1
         self._gpus_due = 0.0
@@ -129,7 +132,7 @@ class Watcher:
                 self._non_finite_since, self._non_finite_told, self._replicas_due = None, False, 0.0
                 self._pace.restart()
             job.poll()
-            if job.failed():
+            if job.failed() and job.nodes is None:
                 continue  # elastic stops the job and asks for the evidence itself
             try:
                 self._glance(time.time())
@@ -143,6 +146,10 @@ class Watcher:
 
     def _glance(self, now: float) -> None:
         living = self._job.living()
+        if self._look_for_others(now):
+            return
+        if self._job.failed():
+            return  # elastic stops the job and asks for the evidence itself
         self._feel_gpus(living, now)
         for process in living:
             self._feel(process, now)
@@ -216,6 +223,26 @@ class Watcher:
         if verdict.cause == "parameters-diverged" and not self._stop.is_set() and not self._job.stopping:
             self._on_bad_numbers(verdict, evidence)
 
+    def _look_for_others(self, now: float) -> bool:
+        """Another node of the job has asked for a look; only the one that speaks takes it."""
+        nodes = self._job.nodes
+        if nodes is None:
+            return False
+        if self._episode is None:
+            nodes.tell_still(False)
+        wanted = nodes.look_wanted()
+        if wanted is None:
+            return False
+        if wanted == "failure":
+            evidence = nodes.gather(wanted)
+            if evidence is not None and not self._stop.is_set() and not self._job.stopping:
+                self._on_failure(diagnose(evidence), evidence)
+            return True
+        if self._episode is None:
+            self._episode = _Episode(since=now, next_look=now)
+        self._look(self._episode)
+        return True
+
     def _feel_gpus(self, living: list[RankProcess], now: float) -> None:
         """A busy GPU is a sign of life of the ranks that use it."""
         if now < self._gpus_due:
@@ -269,13 +296,21 @@ class Watcher:
         return now - trace.progress_at - max(2 * FIRST_LOOK_S, 1.5 * max(trace.gaps))
 
     def _end_episode(self, now: float) -> None:
+        if self._job.nodes is not None and self._job.nodes.speaks and self._job.nodes.others_still():
+            return  # here all is well, elsewhere it is not
         episode, self._episode = self._episode, None
         if episode is not None and episode.reported is not None:
             self._on_recovery(now - episode.since)
 
     def _look(self, episode: _Episode) -> None:
         self._job.stall_after_s = self.threshold()
-        evidence = self._job.collect("still")
+        if self._job.nodes is not None:
+            self._job.nodes.tell_still(True)
+        evidence = self._job.gather("still")
+        if evidence is None:
+            now = time.time()
+            episode.next_look = now + min(max(now - episode.since, 0.5), _LATE_LOOK_S)
+            return
         if self._stop.is_set() or self._job.stopping or self._job.failed():
             return
         verdict = diagnose(evidence)

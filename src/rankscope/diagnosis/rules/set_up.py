@@ -108,4 +108,8 @@ def _groups_differ(
 
 def _whole_job(evidence: Evidence) -> bool:
     """Every rank of the launch is on the hosts that were looked at: nobody else could still join."""
-    return len(evidence.ranks) == evidence.world_size and len({seen.host for seen in evidence.ranks}) == 1
+    if len(evidence.ranks) != evidence.world_size:
+        return False
+    if evidence.nodes:
+        return all(node.state == "answered" for node in evidence.nodes)
+    return len({seen.host for seen in evidence.ranks}) == 1

@@ -1,0 +1,63 @@
+"""What `rankscope run` does before it starts ranks: the checks that were asked for, and the choice of GPUs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from rankscope.errors import CheckFailedBeforehand, UsageError
+from rankscope.launch.gpu_choice import choose_gpus
+from rankscope.launch.options import RunOptions
+from rankscope.report import live
+
+_OFF = frozenset({"", "0", "false", "no", "off"})
+
+
+def run_wanted_checks(options: RunOptions) -> None:
+    """RUN_IMPORT_TEST and RUN_SINGLE_GPU_TEST: a job that would fail in a minute is not started at all.
+
+    Raises CheckFailedBeforehand with what is wrong.
+    """
+    wanted = [
+        name
+        for variable, name in (("RUN_IMPORT_TEST", "imports"), ("RUN_SINGLE_GPU_TEST", "single"))
+        if os.environ.get(variable, "").strip().lower() not in _OFF
+    ]
+    if not wanted:
+        return
+    from rankscope.checks.command import parse, run_steps
+    from rankscope.checks.say import ended
+
+    script = options.torch.training_script
+    arguments = list(wanted)
+    plain_script = not (options.torch.module or options.torch.no_python)
+    if "imports" in wanted and plain_script and Path(script).is_file():
+        arguments += ["--script", script]
+    report = run_steps(parse(arguments), os.environ, lambda done: live.say(f"before the start:\n{ended(done)}"))
+    if not report.ok:
+        failed = [step.step for step in report.steps if step.status == "fail"]
+        raise CheckFailedBeforehand(failed)
+
+
+def place_on_gpus(options: RunOptions) -> None:
+    """--gpus, and NUM_GPUS for the number of ranks; both say what they did."""
+    chosen: tuple[int, ...] = ()
+    if options.gpus is not None:
+        chosen = choose_gpus(options.gpus, wait=options.wait_for_gpus, say=live.say)
+    if options.processes_given:
+        processes = options.torch.nproc_per_node
+        if chosen and processes.isdigit() and int(processes) > len(chosen):
+            raise UsageError(
+                f"--nproc-per-node {processes} and only {len(chosen)} GPUs (--gpus {options.gpus}): "
+                "leave one of the two out"
+            )
+        return
+    number = os.environ.get("NUM_GPUS")
+    if chosen:
+        options.torch.nproc_per_node = str(len(chosen))
+        live.say(f"{len(chosen)} ranks, one for each GPU")
+    elif number:
+        if not number.isdigit() or int(number) < 1:
+            raise UsageError(f"NUM_GPUS={number} is no number of GPUs: give 1 or more, or unset it")
+        options.torch.nproc_per_node = number
+        live.say(f"{number} ranks (NUM_GPUS={number}); --nproc-per-node changes that")

@@ -1,0 +1,1 @@
+"""One job on many machines: what each of them sees reaches one place, over the rendezvous store."""

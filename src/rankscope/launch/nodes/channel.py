@@ -1,0 +1,129 @@
+"""A connection of our own to the rendezvous store, with a time limit on every word."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from rankscope.evidence.time_limit import call_within
+
+T = TypeVar("T")
+ANSWER_LIMIT_S = 4.0
+
+
+class ChannelLost(Exception):
+    """The store does not answer any more."""
+
+
+class Channel:
+    """Keys and values, shared by the launchers of one attempt. Used by one thread at a time."""
+
+    def __init__(self, store: Any, prefix: str) -> None:
+        self._store = store
+        self._prefix = prefix
+        self._lock = threading.Lock()
+        self.lost: str | None = None
+        """Why nothing can be said over it any more."""
+
+    def set(self, key: str, value: bytes) -> None:
+        self._ask(lambda: self._store.set(self._prefix + key, value))
+
+    def read(self, keys: Sequence[str]) -> list[bytes | None]:
+        """The values of the keys that are set; never waits for one."""
+
+        def look() -> list[bytes | None]:
+            names = [self._prefix + key for key in keys]
+            if self._store.check(names):
+                return list(self._store.multi_get(names))
+            there = [name for name in names if self._store.check([name])]
+            found = dict(zip(there, self._store.multi_get(there), strict=True)) if there else {}
+            return [found.get(name) for name in names]
+
+        return self._ask(look)
+
+    def _ask(self, question: Callable[[], T]) -> T:
+        with self._lock:
+            if self.lost is not None:
+                raise ChannelLost(self.lost)
+            try:
+                return call_within(ANSWER_LIMIT_S, question)
+            except TimeoutError as error:
+                self.lost = f"no answer within {ANSWER_LIMIT_S:g} s"
+                raise ChannelLost(self.lost) from error
+            except RuntimeError as error:  # torch's network errors are RuntimeErrors
+                self.lost = (str(error).splitlines() or ["connection lost"])[0][:200]
+                raise ChannelLost(self.lost) from error
+
+
+def tcp_store_of(store: Any) -> Any | None:
+    """The TCP store beneath prefixes; None for other kinds."""
+    from torch._C._distributed_c10d import TCPStore
+
+    while hasattr(store, "underlying_store"):
+        store = store.underlying_store
+    return store if isinstance(store, TCPStore) else None
+
+
+def connect(store: Any, prefix: str) -> Channel | None:
+    """A second connection to the same store, so that nobody waits for anybody else's words."""
+    from torch._C._distributed_c10d import TCPStore
+
+    base = tcp_store_of(store)
+    if base is None:
+        return None
+    own = TCPStore(base.host, base.port, None, False, timedelta(seconds=30), wait_for_workers=False)
+    return Channel(own, prefix)
+
+
+def serves(port: int) -> bool:
+    """This very process listens on the port: it holds the store."""
+    inodes = set()
+    for name in ("tcp", "tcp6"):
+        try:
+            with open(f"/proc/self/net/{name}", encoding="ascii") as file:
+                lines = file.read().splitlines()[1:]
+        except OSError:
+            continue
+        for line in lines:
+            fields = line.split()
+            if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port:
+                inodes.add(f"socket:[{fields[9]}]")
+    for descriptor in os.listdir("/proc/self/fd"):
+        try:
+            if os.readlink(f"/proc/self/fd/{descriptor}") in inodes:
+                return True
+        except OSError:
+            continue  # closed meanwhile
+    return False
+
+
+def own_address(peer: str, port: int) -> str:
+    """The address of this machine from which the store is reached."""
+    for family, _, _, _, target in socket.getaddrinfo(peer, port, type=socket.SOCK_DGRAM):
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.connect(target)
+            except OSError:
+                continue
+            return str(probe.getsockname()[0])
+    return "127.0.0.1"
+
+
+def link_is_down(address: str) -> bool:
+    """The interface that had this address has lost its carrier, its address, or is switched off."""
+    from rankscope.checks.network import interface_of
+
+    if address.startswith("127.") or address == "::1":
+        return False
+    name = interface_of(address)
+    if name is None:
+        return ":" not in address  # the address itself is gone
+    try:
+        with open(f"/sys/class/net/{name}/operstate", encoding="ascii") as file:
+            return file.read().strip() in ("down", "lowerlayerdown", "notpresent")
+    except OSError:
+        return False

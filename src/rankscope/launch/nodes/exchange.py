@@ -1,0 +1,325 @@
+"""The launchers of a job on several machines: one speaks for all, the others send it what they see.
+
+The node that holds the rendezvous store is the speaker. It calls for evidence, diagnoses, and rules; the others beat,
+answer calls and follow rulings. Every node says a constant amount per beat and per look, whatever the number of nodes.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from rankscope.diagnosis.verdict import Verdict
+from rankscope.evidence.model import Evidence, NodeEvidence
+from rankscope.launch.nodes.channel import (
+    Channel,
+    ChannelLost,
+    connect,
+    link_is_down,
+    own_address,
+    serves,
+    tcp_store_of,
+)
+from rankscope.launch.nodes.door import Door, knock
+from rankscope.launch.nodes.parcel import merge, pack, unpack
+from rankscope.launch.nodes.words import Beat, Call, Hello, Ruling, encode, ruling
+
+PERIOD_S = 0.5
+SILENT_S = 4.0
+"""A node whose beat has not come for so long is asked at its door."""
+ANSWER_S = 8.0
+"""How long a look waits for the evidence of nodes that beat."""
+_GOODBYE_S = 6.0
+
+
+class Exchange:
+    """Of one attempt; runs in a thread of its own until `close`."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        own: Hello,
+        nodes: int,
+        door: Door,
+        collect: Callable[[str], Evidence],
+        on_ruling: Callable[[Verdict, bool, bool], None],
+        note: Callable[[str], None],
+    ) -> None:
+        self.own = own
+        self._channel = channel
+        self._door = door
+        self._collect = collect
+        self._on_ruling = on_ruling
+        self._note = note
+        self._count = nodes
+        self.hellos: dict[int, Hello] = {own.node: own}
+        self._beats: dict[int, Beat] = {}
+        self._heard: dict[int, float] = {}
+        self._speaker: int | None = own.node if own.holds_store else None
+        self._beat = Beat(0, time.time())
+        self._still = False
+        self._wants = 0
+        self._failed = False
+        self._ended = ""
+        self._served: dict[int, int] = {}
+        self._calls = 0
+        self._rulings = 0
+        self._clock_off: float | None = None
+        self._stop = threading.Event()
+        self._looking = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="rankscope-nodes", daemon=True)
+
+    def start(self) -> None:
+        self._channel.set(f"hello/{self.own.node}", encode(self.own))
+        self._thread.start()
+
+    @property
+    def speaks(self) -> bool:
+        return self._speaker == self.own.node
+
+    # What the other parts of this launcher say.
+
+    def tell_still(self, still: bool) -> None:
+        self._still = still
+
+    def look_wanted(self) -> str | None:
+        """The speaker's question: has another node asked for a look that was not taken yet? `failure` or `still`."""
+        wanting = {node: beat for node, beat in self._beats.items() if beat.wants > self._served.get(node, 0)}
+        if not self.speaks or not wanting:
+            return None
+        return "failure" if any(beat.failed for beat in wanting.values()) else "still"
+
+    def others_still(self) -> bool:
+        return any(beat.still and not beat.ended for beat in self._beats.values())
+
+    def gather(self, trigger: str) -> Evidence | None:
+        """Evidence of all nodes; None on a node that does not speak: it has asked for a look, and a ruling will come."""
+        if self.speaks:
+            with self._looking:
+                return self._gather_all(trigger)
+        if self._speaker_silent_s() < SILENT_S and self._channel.lost is None:
+            self._failed = self._failed or trigger == "failure"
+            self._wants += 1
+            return None
+        return self.gather_alone(trigger)
+
+    def gather_alone(self, trigger: str) -> Evidence:
+        """What this node sees by itself, with what can be told of the others from here."""
+        here = self._collect(trigger)
+        nodes = [self._seen(node, answered=node == self.own.node) for node in sorted(self.hellos)]
+        return replace(here, nodes=tuple(nodes), speaker=self.speaks)
+
+    def rule(self, verdict: Verdict, *, stop: bool, hang: bool) -> None:
+        """The speaker's verdict goes to all nodes."""
+        if not self.speaks:
+            return
+        self._rulings += 1
+        try:
+            self._channel.set("ruling", encode(ruling(self._rulings, verdict, stop=stop, hang=hang)))
+        except ChannelLost as error:
+            self._note(f"the verdict did not reach the other nodes: {error}")
+
+    def close(self, ended: str) -> None:
+        """Says goodbye; the speaker stays until its last ruling was heard."""
+        self._ended = ended
+        if self.speaks and self._rulings:
+            self._await_hearing()
+        self._stop.set()
+        self._thread.join(5.0)
+        try:
+            self._say_beat()
+        except ChannelLost:
+            return  # nobody is left to tell
+        finally:
+            self._door.close()
+
+    def _await_hearing(self) -> None:
+        deadline = time.monotonic() + _GOODBYE_S
+        while time.monotonic() < deadline:
+            living = [n for n in self.hellos if n != self.own.node and self._is_living(n)]
+            try:
+                heard = self._channel.read([f"heard/{node}" for node in living])
+            except ChannelLost:
+                return
+            if all(value is not None and int(value) >= self._rulings for value in heard):
+                return
+            time.sleep(0.1)
+
+    def _is_living(self, node: int) -> bool:
+        beat = self._beats.get(node)
+        return beat is not None and not beat.ended and self._silent_s(node) < SILENT_S
+
+    # The thread.
+
+    def _run(self) -> None:
+        woke = time.monotonic()
+        while not self._stop.wait(PERIOD_S):
+            now = time.monotonic()
+            if now - woke > SILENT_S / 2:
+                # We ourselves were away: what the others said meanwhile is heard only now.
+                self._heard = dict.fromkeys(self._heard, now)
+            woke = now
+            try:
+                self._turn()
+            except ChannelLost:
+                continue  # told by whoever needs the answer; the next turn tries again
+            except Exception as error:  # noqa: BLE001  a fault of ours must not end the exchange; it is told at the end
+                self._note(f"the exchange between nodes failed: {type(error).__name__}: {error}")
+
+    def _turn(self) -> None:
+        self._say_beat()
+        if len(self.hellos) < self._count:
+            self._meet()
+        if self.speaks:
+            self._hear_all()
+        elif self._speaker is not None:
+            self._hear_speaker()
+
+    def _say_beat(self) -> None:
+        self._beat = Beat(self._beat.number + 1, time.time(), self._still, self._wants, self._failed, self._ended)
+        self._channel.set(f"beat/{self.own.node}", encode(self._beat))
+
+    def _meet(self) -> None:
+        missing = [node for node in range(self._count) if node not in self.hellos]
+        for node, value in zip(missing, self._channel.read([f"hello/{n}" for n in missing]), strict=True):
+            if value is not None:
+                self.hellos[node] = msgspec.msgpack.decode(value, type=Hello)
+                self._heard[node] = time.monotonic()
+        holders = [hello.node for hello in self.hellos.values() if hello.holds_store]
+        if holders:
+            self._speaker = holders[0]
+        elif len(self.hellos) == self._count:
+            self._speaker = 0
+
+    def _hear_all(self) -> None:
+        others = [node for node in self.hellos if node != self.own.node]
+        for node, value in zip(others, self._channel.read([f"beat/{n}" for n in others]), strict=True):
+            if value is not None:
+                self._hear(node, msgspec.msgpack.decode(value, type=Beat))
+
+    def _hear(self, node: int, beat: Beat) -> None:
+        known = self._beats.get(node)
+        if known is None or beat.number != known.number:
+            self._heard[node] = time.monotonic()
+        self._beats[node] = beat
+
+    def _hear_speaker(self) -> None:
+        assert self._speaker is not None
+        call, ruled, beat = self._channel.read(["call", "ruling", f"beat/{self._speaker}"])
+        if beat is not None:
+            heard = msgspec.msgpack.decode(beat, type=Beat)
+            self._hear(self._speaker, heard)
+            # Words take time and never negative time: the smallest difference is nearest to the clocks' own.
+            off = time.time() - heard.at
+            self._clock_off = off if self._clock_off is None else min(self._clock_off, off)
+        if call is not None:
+            wanted = msgspec.msgpack.decode(call, type=Call)
+            if wanted.number > self._calls:
+                self._calls = wanted.number
+                threading.Thread(target=self._answer, args=(wanted,), name="rankscope-answer", daemon=True).start()
+        if ruled is not None:
+            self._follow(msgspec.msgpack.decode(ruled, type=Ruling))
+
+    def _follow(self, ruled: Ruling) -> None:
+        if ruled.number > self._rulings:
+            self._rulings = ruled.number
+            self._on_ruling(ruled.content(), ruled.stop, ruled.hang)
+            self._channel.set(f"heard/{self.own.node}", str(ruled.number).encode())
+
+    def _answer(self, call: Call) -> None:
+        try:
+            parcel = pack(self._collect(call.trigger), self._clock_off or 0.0)
+            self._channel.set(f"evidence/{call.number}/{self.own.node}", parcel)
+        except ChannelLost:
+            return  # the speaker will find this node silent
+        except Exception as error:  # noqa: BLE001  a fault of ours; the speaker finds this node silent
+            self._note(f"the evidence of this node could not be sent: {type(error).__name__}: {error}")
+
+    # A look at everything.
+
+    def _gather_all(self, trigger: str) -> Evidence:
+        self._calls += 1
+        self._served = {node: beat.wants for node, beat in self._beats.items()}
+        self._channel.set("call", encode(Call(self._calls, trigger)))
+        here = self._collect(trigger)
+        missing = {node for node in self.hellos if node != self.own.node}
+        parts: dict[int, Evidence] = {}
+        deadline = time.monotonic() + ANSWER_S
+        while missing and time.monotonic() < deadline:
+            if all(self._silent_s(node) > SILENT_S or self._said_goodbye(node) for node in missing):
+                break
+            keys = {node: f"evidence/{self._calls}/{node}" for node in sorted(missing)}
+            for node, value in zip(keys, self._channel.read(list(keys.values())), strict=True):
+                if value is not None:
+                    parts[node] = unpack(value)
+                    missing.discard(node)
+            if missing:
+                time.sleep(0.05)
+        nodes = tuple(self._seen(node, answered=node in parts or node == self.own.node) for node in sorted(self.hellos))
+        return merge(here, [parts[node] for node in sorted(parts)], nodes)
+
+    def _said_goodbye(self, node: int) -> bool:
+        beat = self._beats.get(node)
+        return beat is not None and bool(beat.ended)
+
+    def _seen(self, node: int, *, answered: bool) -> NodeEvidence:
+        hello = self.hellos[node]
+        state = "answered"
+        if node == self.own.node:
+            state = "cut-off" if link_is_down(self.own.address) else "answered"
+        elif self._said_goodbye(node):
+            state = "ended"
+        elif not answered:
+            found = knock(hello.address, hello.port)
+            state = "silent" if found == "alive" else found
+        silent = None if answered else self._silent_s(node)
+        return NodeEvidence(hello.host, hello.ranks, state, hello.pid, silent, self.own.host)
+
+    def _silent_s(self, node: int) -> float:
+        heard = self._heard.get(node)
+        return 0.0 if heard is None else time.monotonic() - heard
+
+    def _speaker_silent_s(self) -> float:
+        return 0.0 if self._speaker is None else self._silent_s(self._speaker)
+
+
+def open_exchange(
+    store: Any,
+    *,
+    node: int,
+    nodes: int,
+    host: str,
+    ranks: tuple[int, ...],
+    attempt_key: str,
+    collect: Callable[[str], Evidence],
+    on_ruling: Callable[[Verdict, bool, bool], None],
+    note: Callable[[str], None],
+) -> Exchange | None:
+    """Joins the launchers of this attempt; None, with a note, where the rendezvous has no TCP store."""
+    base = tcp_store_of(store)
+    if base is None:
+        note("the rendezvous store is no TCP store: this node sees its own ranks only")
+        return None
+    prefix = f"rankscope/{_attempt_mark(store, node, attempt_key)}/"
+    channel = connect(store, prefix)
+    assert channel is not None
+    address = own_address(base.host, base.port)
+    door = Door(address)
+    own = Hello(node, host, address, door.port, ranks, os.getpid(), serves(base.port))
+    exchange = Exchange(channel, own, nodes, door, collect, on_ruling, note)
+    exchange.start()
+    return exchange
+
+
+def _attempt_mark(store: Any, node: int, attempt_key: str) -> str:
+    """The same on all nodes, and another one after a restart: the store keeps what earlier attempts said."""
+    if node == 0:
+        store.set(attempt_key, os.urandom(8).hex())
+    mark: bytes = store.get(attempt_key)
+    return mark.decode()
