@@ -27,3 +27,9 @@ class MissingTorch(UsageError):
 
 class EvidenceError(RankscopeError):
     """Evidence that cannot be read or written; names the file."""
+
+
+class CheckpointNotSaved(RankscopeError):
+    """The last checkpoint of a run could not be written; the one before it is still there."""
+
+    exit_code = 74
