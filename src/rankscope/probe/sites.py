@@ -72,6 +72,11 @@ class Sites:
         return number
 
 
+def user_frames(frame: FrameType | None) -> list[tuple[str, int, str]]:
+    """The innermost user frames at or above `frame`."""
+    return _chain(frame)
+
+
 def _next_user(frame: FrameType | None) -> FrameType | None:
     known = _user_files
     while frame is not None:
