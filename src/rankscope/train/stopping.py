@@ -13,7 +13,7 @@ _STEPS = 4.0
 
 
 class StopWish:
-    """Notes the signals; a second one of the same kind does what it always did.
+    """Notes the first signal; a second one does what it always did.
 
     A rank that makes no step any more (it waits for one that is gone) could never follow the wish: it ends as it would
     have without us, after the time of several steps.
@@ -42,21 +42,16 @@ class StopWish:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def _note(self, number: int, _frame: FrameType | None) -> None:
-        signal.signal(number, self._before[signal.Signals(number)])
-        if not self.wanted:
-            self.wanted = True
-            threading.Thread(target=self._insist, args=(number,), name="rankscope-stop", daemon=True).start()
+    def _note(self, _number: int, _frame: FrameType | None) -> None:
+        self.forget()
+        self.wanted = True
+        threading.Thread(target=self._insist, name="rankscope-stop", daemon=True).start()
 
-    def _insist(self, number: int) -> None:
+    def _insist(self) -> None:
         """The main thread may stand in a call that no Python handler interrupts; the system's own way does."""
         heard_at = time.monotonic()
         while not self._over:
-            patience = max(_LEAST_S, _STEPS * self._longest)
-            if time.monotonic() - max(self._moved_at, heard_at) > patience:
-                # Python's own handler for SIGINT would wait for the main thread too.
-                os.kill(
-                    os.getpid(), number if self._before[signal.Signals(number)] == signal.SIG_DFL else signal.SIGTERM
-                )
+            if time.monotonic() - max(self._moved_at, heard_at) > max(_LEAST_S, _STEPS * self._longest):
+                os.kill(os.getpid(), signal.SIGTERM)
                 return
             time.sleep(0.2)
