@@ -27,3 +27,17 @@ class MissingTorch(UsageError):
 
 class EvidenceError(RankscopeError):
     """Evidence that cannot be read or written; names the file."""
+
+
+class DataError(UsageError):
+    """Training data or a tokenizer that cannot be used as it is; names the file and the place in it."""
+
+
+class DamagedDataset(RankscopeError):
+    """A prepared dataset whose files are not what was written; `rankscope prepare` builds it again."""
+
+
+class NoRoom(RankscopeError):
+    """A full disk, or one that fails: nothing that looks complete was left behind, and nothing older was touched."""
+
+    exit_code = 74
