@@ -1,9 +1,9 @@
 """Where GPT-2's pre-tokenizer cuts a text, found for a whole block at once with numpy.
 
-The rule is `'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+`. For ASCII its cuts follow
-from the classes of neighbouring bytes. What other characters are, only the tokenizer's own tables say; a stretch that
-holds any is left whole, from one certain cut to the next, and is for the tokenizer itself to cut. A BPE tokenizer joins
-nothing across cuts, so the pieces' tokens one after the other are the block's.
+The rule is `'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+`.
+For ASCII its cuts follow from the classes of neighbouring bytes. What other characters are, only the tokenizer's own
+tables say; a stretch that holds any is left whole, from one certain cut to the next, and is for the tokenizer itself to
+cut. A BPE tokenizer joins nothing across cuts, so the pieces' tokens one after the other are the block's.
 """
 
 from __future__ import annotations
