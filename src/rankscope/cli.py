@@ -17,6 +17,7 @@ the line of your code, the cause and the fix.
 
 verbs:
   run        start a job; takes every option of torchrun     rankscope run --nproc-per-node 4 train.py
+  train      train a language model as such a job            rankscope train --debug
   diagnose   say again what happened, from a run's folder    rankscope diagnose runs/1115-021233-train
 
   rankscope VERB --help     options of a verb
@@ -36,7 +37,13 @@ def _diagnose(arguments: list[str]) -> int:
     return diagnose_command(arguments)
 
 
-VERBS: dict[str, Callable[[list[str]], int]] = {"run": _run, "diagnose": _diagnose}
+def _train(arguments: list[str]) -> int:
+    from rankscope.train.command import train_command
+
+    return train_command(arguments)
+
+
+VERBS: dict[str, Callable[[list[str]], int]] = {"run": _run, "train": _train, "diagnose": _diagnose}
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Protocol
 
 from rankscope.train.place import Place
@@ -37,4 +38,16 @@ def open_loader(plan: RunPlan, place: Place) -> Loader:
             seed=config.system.seed,
             device=place.device,
         )
-    raise NotImplementedError
+    from rankscope.train.data.loader import TokenLoader
+    from rankscope.train.data.prepared import open_prepared
+
+    return TokenLoader(
+        open_prepared(Path(plan.dataset)),
+        batch_size=config.training.batch_size,
+        rank=place.rank,
+        world_size=place.world_size,
+        seed=config.system.seed,
+        device=place.device,
+        grad_accum_nums=config.training.grad_accum_nums,
+        threads=config.training.num_workers,
+    )

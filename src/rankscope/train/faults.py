@@ -29,10 +29,13 @@ class Fault:
             middle = model.layers[len(model.layers) // 2]
             middle.register_forward_hook(self._spoil)
 
-    def begin(self, step: int) -> None:
-        """At the start of each step."""
+    def aim(self, step: int) -> None:
+        """What sits in the model acts in the planned step only, also when that step is repeated to look into it."""
         self._now = self._plan is not None and self._plan.step == step
-        if not self._now or self._plan is None:
+
+    def strike(self, step: int) -> None:
+        """At the start of each step."""
+        if self._plan is None or self._plan.step != step:
             return
         match self._plan.kind:
             case "hang":
@@ -54,10 +57,10 @@ class Fault:
 
 def wait_for_silent_service() -> None:
     """Asks a service that takes the connection and never answers, as a metrics server in trouble does."""
-    with socket.create_server(("127.0.0.1", 0)) as service:
-        with socket.create_connection(service.getsockname()) as connection:
-            connection.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
-            connection.recv(1024)
+    service = socket.create_server(("127.0.0.1", 0))
+    with service, socket.create_connection(service.getsockname()) as connection:
+        connection.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        connection.recv(1024)
 
 
 def exhaust_memory(device: torch.device) -> None:

@@ -59,7 +59,8 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, scale:
 def _loss_only(hidden: Tensor, weight: Tensor, targets: Tensor, chunk: int) -> Tensor:
     matrix = weight.to(hidden.dtype)
     total = torch.zeros((), dtype=torch.float32, device=hidden.device)
-    for states, wanted in zip(hidden.split(chunk), targets.split(chunk), strict=True):
+    for start in range(0, targets.numel(), chunk):
+        states, wanted = hidden[start : start + chunk], targets[start : start + chunk]
         wide = (states @ matrix.T).float()
         total += (wide.logsumexp(-1) - wide.gather(-1, wanted[:, None]).squeeze(-1)).sum()
     return total / targets.numel()
@@ -67,9 +68,7 @@ def _loss_only(hidden: Tensor, weight: Tensor, targets: Tensor, chunk: int) -> T
 
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(  # type: ignore[override]
-        context: Any, hidden: Tensor, weight: Tensor, targets: Tensor, scale: Tensor, chunk: int
-    ) -> Tensor:
+    def forward(context: Any, hidden: Tensor, weight: Tensor, targets: Tensor, scale: Tensor, chunk: int) -> Tensor:
         matrix = weight.to(hidden.dtype)
         share = scale.float() / targets.numel()
         total = torch.zeros((), dtype=torch.float32, device=hidden.device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -54,7 +55,7 @@ def attention_math(
     """Causal attention over normed `x`; `inputs` are the query, key and value matrices, or all three in one."""
     batch, tokens, _ = x.shape
     mixed = F.linear(x, joined(inputs, x.dtype)).view(batch, tokens, shape.heads + 2 * shape.kv_heads, shape.head_size)
-    query, key, value = mixed.split((shape.heads, shape.kv_heads, shape.kv_heads), dim=2)
+    query, key, value = torch.split(mixed, (shape.heads, shape.kv_heads, shape.kv_heads), dim=2)
     query, key = rotate(query, cosine, sine), rotate(key, cosine, sine)
     grouped = shape.kv_heads != shape.heads
     if grouped and x.device.type == "cpu":  # the CPU's fused kernel knows no groups
@@ -213,7 +214,6 @@ class Decoder(nn.Module):
         weight = self._output_weight()
         total: Tensor | None = None
         for ahead, state in enumerate(hidden):
-            # A further head's weight may differ from one, and the first head's loss is what is logged and compared.
             share = scale if ahead == 0 else scale * self.config.multi_token_weight
             loss = linear_cross_entropy(
                 self.norm(state).flatten(0, 1),
@@ -235,6 +235,24 @@ class Decoder(nn.Module):
         for block in (*self.layers, *self.further_heads):
             assert isinstance(block, Block)
             yield block
+
+    @contextlib.contextmanager
+    def plainly(self) -> Iterator[None]:
+        """While it lasts, the masters are used, and every module is called by itself, without compiled kernels."""
+        blocks = [(block, block.math, block.copies) for block in self.blocks()]
+        copies = self.embedding_copy, self.output_copy
+        compiled = self.__dict__.pop("hidden", None)
+        for block, _, _ in blocks:
+            block.math = block.copies = None
+        self.embedding_copy = self.output_copy = None
+        try:
+            yield
+        finally:
+            for block, math_, kept in blocks:
+                block.math, block.copies = math_, kept
+            self.embedding_copy, self.output_copy = copies
+            if compiled is not None:
+                self.__dict__["hidden"] = compiled
 
     def _embed(self, inputs: Tensor) -> Tensor:
         if self.embedding_copy is not None:

@@ -74,7 +74,9 @@ def render_html(curves: Sequence[Curve], records: Sequence[StepRecord], config: 
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <style>
 :root {{ color-scheme: light dark; --ink: #1c1c1c; --faint: #d9d9d9; --paper: #fff; --line: #1f6feb; }}
-@media (prefers-color-scheme: dark) {{ :root {{ --ink: #e6e6e6; --faint: #3a3a3a; --paper: #161616; --line: #58a6ff; }} }}
+@media (prefers-color-scheme: dark) {{
+  :root {{ --ink: #e6e6e6; --faint: #3a3a3a; --paper: #161616; --line: #58a6ff; }}
+}}
 body {{ font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 2rem auto;
   max-width: 760px; padding: 0 1rem; }}
 dl {{ display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1.2rem; }}
@@ -89,9 +91,9 @@ svg {{ width: 100%; height: auto; }} svg text {{ fill: var(--ink); font-size: 12
 def render_svg(curve: Curve) -> str:
     points = thinned(curve.points)
     xs, ys = [x for x, _ in points], [y for _, y in points]
-    x_ticks, y_ticks = ticks(min(xs), max(xs), whole=True), ticks(min(ys), max(ys))
-    low_x, high_x = min(xs), max(max(xs), min(xs) + 1)
-    low_y, high_y = min(y_ticks[0], min(ys)), max(y_ticks[-1], max(ys))
+    x_ticks, y_ticks = ticks(xs[0], xs[-1], whole=True), ticks(min(ys), max(ys))
+    low_x, high_x = xs[0], max(xs[-1], xs[0] + 1)
+    low_y, high_y = y_ticks[0], y_ticks[-1]
 
     def place(x: float, y: float) -> tuple[float, float]:
         across = (x - low_x) / (high_x - low_x)

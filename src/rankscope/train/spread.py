@@ -108,7 +108,7 @@ def _compile(model: Decoder, config: RunConfig, place: Place, spread: Spread) ->
     if wanted == "whole":
         if spread in ("fsdp", "hsdp"):
             raise UsageError(f"model.compile=whole does not go with {spread}: write model.compile=blocks")
-        model.hidden = torch.compile(model.hidden, **options)  # type: ignore[method-assign]
+        model.__dict__["hidden"] = torch.compile(model.hidden, **options)
         for block in model.blocks():
             block.math = block_math
         return

@@ -1,9 +1,9 @@
-"""One optimizer step: micro batches, one small exchange between ranks, and the weights' change. Never waits for the device."""
+"""One optimizer step: micro batches, one small exchange between ranks, the change of the weights. It never waits."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 import torch
@@ -12,8 +12,12 @@ from torch import Tensor
 
 from rankscope.train.config import TrainingConfig
 from rankscope.train.faults import Fault
+from rankscope.train.forensics.watch import FiniteWatch
 from rankscope.train.optimizer import GatedStep, LossScale, learning_rate, local_squared_norm
 from rankscope.train.spread import SpreadModel
+
+LOWEST_SCALE = 1.0
+"""A loss scale that has come down to this explains no overflow any more."""
 
 
 class Batch(Protocol):
@@ -25,20 +29,8 @@ class Batch(Protocol):
     def sample_ids(self) -> Tensor: ...
 
 
-class FirstBatch(Protocol):
-    """Hears of the stages of the very first batch."""
-
-    def __call__(self, stage: str) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class StepResult:
-    values: Tensor
-    """On the device: mean loss of all ranks, gradient norm, how many ranks were asked to stop, 1 if skipped."""
-    local_loss: Tensor
-    """On the device: this rank's own, before anything was reduced."""
-    samples: Tensor
-    """Which samples this rank's micro batches held."""
+Hear = Callable[[str], None]
+"""Is told of the stages of the very first batch."""
 
 
 def _silent(_stage: str) -> None:
@@ -53,7 +45,9 @@ class TrainStep:
         training: TrainingConfig,
         device: torch.device,
         world_size: int,
+        *,
         fault: Fault,
+        watch: FiniteWatch | None,
     ) -> None:
         self._spread = spread
         self._optimizer = optimizer
@@ -62,64 +56,78 @@ class TrainStep:
         self._device = device
         self._world_size = world_size
         self._fault = fault
+        self._watch = watch
         self._parameters = list(spread.model.parameters())
         self.loss_scale = LossScale(device) if spread.model.dtype == torch.float16 else None
 
-    def run(
-        self, step: int, batches: Iterator[Batch], *, stop_wanted: bool, first_batch: FirstBatch = _silent
-    ) -> StepResult:
-        self._fault.begin(step)
-        loss, samples = self._gradients(batches, first_batch)
-        values = self._exchange(loss, stop_wanted)
-        first_batch("optimizer")
-        norm = values[1].sqrt()
-        if self.loss_scale is not None:
-            norm = norm / self.loss_scale.value
+    def run(self, step: int, batches: Iterator[Batch], *, stop_wanted: bool, hear: Hear = _silent) -> Tensor:
+        """Makes the step. Returns, still on the device: the mean loss of all ranks, the gradient norm, how many ranks
+        were asked to stop, 1 where the weights were left alone, 1 from the step on that ends the run."""
+        self._fault.strike(step)
+        if self._watch is not None:
+            self._watch.begin(step)
+        loss = self.gradients(step, self._taken(batches), hear)
+        mean_loss, norm, stops = self._exchange(loss, stop_wanted)
+        hear("optimizer")
+        scale = None if self.loss_scale is None else self.loss_scale.value
+        if scale is not None:
+            norm = norm / scale
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate(self._training, step)
-        skipped = self._gated.apply(norm, None if self.loss_scale is None else self.loss_scale.value)
+        overflowed = (~torch.isfinite(norm)).float()
+        skip, ended = overflowed, torch.zeros_like(overflowed)
+        if self._watch is not None:
+            self._watch.local_loss(loss)
+            counts = None if scale is None else (scale <= LOWEST_SCALE).float()
+            skip, ended = self._watch.gate(overflowed, counts)
+        self._gated.apply(norm, scale, skip)
         if self.loss_scale is not None:
-            self.loss_scale.update(skipped)
+            self.loss_scale.update(overflowed)
         if self._spread.copies is not None:
             self._spread.copies.refresh()
-        return StepResult(torch.stack((values[0], norm, values[2], skipped)), loss, samples)
-
-    def forget_gradients(self) -> None:
-        """After the step, once nobody wants to look at them any more."""
         self._optimizer.zero_grad(set_to_none=True)
+        return torch.stack((mean_loss, norm, stops, skip, ended))
 
-    def _gradients(self, batches: Iterator[Batch], first_batch: FirstBatch) -> tuple[Tensor, Tensor]:
-        """Fills the gradients from the step's micro batches; returns the rank's own mean loss and its samples."""
+    def gradients(self, step: int, batches: Iterable[Batch], hear: Hear = _silent) -> Tensor:
+        """Fills the gradients from the step's micro batches, reduced over the ranks; returns this rank's own loss."""
         spread, count = self._spread, self._training.grad_accum_nums
+        self._fault.aim(step)
         scale: Tensor | float = 1.0 / count if self.loss_scale is None else self.loss_scale.value / count
         total = torch.zeros((), device=self._device)
-        samples: list[Tensor] = []
-        for micro in range(count):
-            batch = next(batches)
-            first_batch("data moved to the device")
+        for micro, batch in enumerate(batches):
+            hear("data moved to the device")
             with spread.micro_batch(last=micro == count - 1):
-                first_batch("forward started")
+                hear("forward started")
                 loss = spread.called(batch.inputs, batch.targets, scale)
-                first_batch("forward completed")
+                hear("forward completed")
                 loss.backward()
-                first_batch("backward completed")
+                hear("backward completed")
             if spread.copies is not None:
                 spread.copies.collect()
             total += loss.detach()
-            samples.append(batch.sample_ids)
-        if self.loss_scale is not None:
-            total = total / self.loss_scale.value
-        return total, torch.cat(samples)
+        return total if self.loss_scale is None else total / self.loss_scale.value
 
-    def _exchange(self, loss: Tensor, stop_wanted: bool) -> Tensor:
-        """Mean loss, squared gradient norm and wishes to stop, in one sum of three numbers over all ranks.
+    @contextlib.contextmanager
+    def module_by_module(self) -> Iterator[None]:
+        """While it lasts, every module of the model is called by itself, in plain torch, so that hooks see it."""
+        with self._spread.model.plainly():
+            yield
+
+    def _taken(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        for _ in range(self._training.grad_accum_nums):
+            batch = next(batches)
+            if self._watch is not None:
+                self._watch.saw(batch)
+            yield batch
+
+    def _exchange(self, loss: Tensor, stop_wanted: bool) -> tuple[Tensor, Tensor, Tensor]:
+        """Mean loss, gradient norm and wishes to stop, from one sum of three numbers over all ranks.
 
         The loss has to be summed for the log, and with FSDP the norm for clipping; the wish to stop rides along, so
         that all ranks learn of it with the values of the same step and leave together.
         """
-        norm = local_squared_norm(self._parameters, self._device)
-        shares = self._spread.replicas
-        values = torch.stack((loss / self._world_size, norm / shares, torch.full_like(norm, float(stop_wanted))))
+        squares = local_squared_norm(self._parameters, self._device) / self._spread.replicas
+        values = torch.stack((loss / self._world_size, squares, torch.full_like(squares, float(stop_wanted))))
         if self._world_size > 1:
             dist.all_reduce(values)
-        return values
+        return values[0], values[1].sqrt(), values[2]
