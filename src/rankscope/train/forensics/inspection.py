@@ -120,7 +120,9 @@ def described(name: str, tensor: Tensor, values_shown: int = 5) -> BadTensor | N
         return None
     nan = int(torch.isnan(local).sum())
     inf = int(torch.isinf(local).sum())
-    some = tuple(value_text(value) for value in local.flatten()[:values_shown].float().tolist())
+    flat = local.flatten()
+    from_there = int((~torch.isfinite(flat)).to(torch.uint8).argmax())
+    some = tuple(value_text(value) for value in flat[from_there : from_there + values_shown].float().tolist())
     return BadTensor(name, tuple(tensor.shape), nan, inf, local.numel(), some)
 
 
