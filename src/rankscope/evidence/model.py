@@ -170,6 +170,52 @@ class Loader:
 
 
 @dataclass(frozen=True, slots=True)
+class NonFinite:
+    """A value of the rank that was not finite, where it mattered: at a loss that trained, or in a parameter."""
+
+    kind: str
+    """`input`, `loss`, `gradient` or `parameter`: the earliest place that was found."""
+    step: int
+    """Optimizer steps made before the one concerned."""
+    at: float
+    value: str
+    """`nan`, `inf` or `-inf`."""
+    tensors: tuple[str, ...]
+    """The first names, of parameters or inputs."""
+    count: int
+    """How many tensors were concerned."""
+    local: bool
+    """Seen before any reduction between ranks."""
+    detail: str = ""
+    site: tuple[Frame, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Phases:
+    """Where a rank's time went since its second optimizer step; what is left over is other code."""
+
+    since: float
+    until: float
+    first_step: int
+    data_s: float
+    forward_s: float
+    backward_s: float
+    waiting_s: float
+    """In collectives and other waits for ranks, those inside the backward pass included."""
+    saving_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Checksum:
+    """Of a parameter that all ranks of a group must hold alike."""
+
+    step: int
+    value: float
+    group: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """What the rank itself wrote down on its shared page; readable after its death."""
 
@@ -194,6 +240,11 @@ class Progress:
     signals: tuple[str, ...] = ()
     """Signals that a handler of the program received, as `SIGTERM`."""
     probe_errors: tuple[str, ...] = ()
+    non_finite: tuple[NonFinite, ...] = ()
+    bad_losses: int = 0
+    """Backward passes that began with a loss that was not finite."""
+    phases: Phases | None = None
+    checksums: tuple[Checksum, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

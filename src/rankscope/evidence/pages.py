@@ -10,9 +10,12 @@ from pathlib import Path
 from rankscope.errors import EvidenceError
 from rankscope.evidence.model import (
     Call,
+    Checksum,
     Frame,
     Group,
     Loader,
+    NonFinite,
+    Phases,
     Progress,
     RaisedException,
     StackSample,
@@ -47,6 +50,9 @@ class Heartbeat:
     calls: int
     waiting_since: float | None
     """When the call that the rank is in now was entered; None outside of any."""
+    non_finite: int = 0
+    """Notes of non-finite values."""
+    phases: Phases | None = None
 
 
 def read_heartbeat(path: Path) -> Heartbeat:
@@ -64,7 +70,8 @@ def read_heartbeat(path: Path) -> Heartbeat:
                     waiting = entered / 1e9
     except (OSError, struct.error) as error:
         raise EvidenceError(f"{path}: {error}") from error
-    return Heartbeat(changed / 1e9, steps, batches, calls, waiting)
+    notes = layout.NUMERICS.unpack_from(header, layout.NUMERICS_OFFSET)[0]
+    return Heartbeat(changed / 1e9, steps, batches, calls, waiting, notes, _read_phases(header))
 
 
 def read_page(path: Path, *, newest_calls: int = layout.RING_SLOTS) -> PageContent:
@@ -95,6 +102,10 @@ def read_page(path: Path, *, newest_calls: int = layout.RING_SLOTS) -> PageConte
         exit_note=heap.text(exit_note),
         finalizing=bool(flags & layout.FINALIZING),
         probe_errors=heap.errors(),
+        non_finite=heap.non_finite(),
+        bad_losses=layout.NUMERICS.unpack_from(data, layout.NUMERICS_OFFSET)[1],
+        phases=_read_phases(data),
+        checksums=_read_checksums(data, heap),
     )
     return PageContent(
         pid=pid,
@@ -146,6 +157,25 @@ class _Heap:
                     frames=_frames(frames),
                     source="hook",
                     thread=thread,
+                )
+            )
+        return tuple(found)
+
+    def non_finite(self) -> tuple[NonFinite, ...]:
+        found = []
+        for payload in self._of(layout.NON_FINITE):
+            kind, step, at, value, names, count, local, detail, *frames = payload.split(layout.SEPARATOR)
+            found.append(
+                NonFinite(
+                    kind=kind,
+                    step=int(step),
+                    at=int(at) / 1e9,
+                    value=value,
+                    tensors=tuple(filter(None, names.split(", "))),
+                    count=int(count),
+                    local=local == "1",
+                    detail=detail,
+                    site=_frames(frames),
                 )
             )
         return tuple(found)
@@ -217,6 +247,21 @@ def _read_loader(data: bytes, flags: int, heap: _Heap) -> Loader | None:
         changed_at=changed / 1e9,
         site=heap.site(site),
     )
+
+
+def _read_phases(data: bytes) -> Phases | None:
+    since, until, step, *seconds = layout.PHASES.unpack_from(data, layout.PHASES_OFFSET)
+    return Phases(since / 1e9, until / 1e9, step, *seconds) if since else None
+
+
+def _read_checksums(data: bytes, heap: _Heap) -> tuple[Checksum, ...]:
+    found = []
+    for slot in range(layout.CHECKSUM_SLOTS):
+        at = layout.CHECKSUMS_OFFSET + slot * layout.CHECKSUM.size
+        step, value, group, name = layout.CHECKSUM.unpack_from(data, at)
+        if step:
+            found.append(Checksum(step=step, value=value, group=heap.text(group), name=heap.text(name)))
+    return tuple(sorted(found, key=lambda each: each.step))
 
 
 def ask_listener(path: Path, *, at: float, timeout_s: float = 1.0) -> tuple[tuple[RaisedException, ...], StackSample]:

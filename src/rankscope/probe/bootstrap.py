@@ -8,22 +8,20 @@ from rankscope.probe import exits, listener, signals
 from rankscope.probe.calls import CallRecorder
 from rankscope.probe.hooks import TorchHooks
 from rankscope.probe.imports import ImportWatch
-from rankscope.probe.page import Page
+from rankscope.probe.page import Page, own_pages
 
 FOLDER_VARIABLE = "RANKSCOPE_PAGES"
 """Where pages and sockets lie; set by the launcher. Without it the probe does nothing."""
 LAUNCHER_VARIABLE = "RANKSCOPE_LAUNCHER_PID"
 
-_pages: list[Page] = []
-
 
 def start() -> None:
     """Every Python process of a job gets a page: a spawned child may be a rank itself."""
     folder = os.environ.get(FOLDER_VARIABLE)
-    if not folder or _pages or not os.path.isdir(folder):
+    if not folder or own_pages or not os.path.isdir(folder):
         return
     page = Page(_page_path(folder), _rank())
-    _pages.append(page)
+    own_pages.append(page)
     page.stage("started")
     signals.allow_tracing(page)
     signals.die_with_launcher(os.environ.get(LAUNCHER_VARIABLE, ""))

@@ -49,7 +49,20 @@ FAILED = 1
 SEPARATOR = "\x1f"
 
 TEXT, SITE, GROUP, EXCEPTION, ERROR = b"T", b"S", b"G", b"X", b"E"
+NON_FINITE = b"N"
 HEAP_ENTRY = struct.Struct("<cI")
+_LAST_WORDS = (EXCEPTION, ERROR, NON_FINITE)
+
+NUMERICS_OFFSET = 2048
+NUMERICS = struct.Struct("<QQ")
+"""Notes of non-finite values, backward passes from a loss that was not finite."""
+PHASES_OFFSET = 2112
+PHASES = struct.Struct("<QQQddddd")
+"""Counted since, until, optimizer steps at the beginning; seconds of data, forward, backward, waiting, saving."""
+CHECKSUMS_OFFSET = 2304
+CHECKSUM = struct.Struct("<QdII")
+"""Optimizer steps made, value, group, name of the tensor."""
+CHECKSUM_SLOTS = 64
 
 _HEAP_USED_OFFSET = 8 + 4 + 4 + 4
 _now = time.time_ns
@@ -74,6 +87,8 @@ class Page:
         self._calls = 0
         self.steps = 0
         self._batches = 0
+        self._numerics = [0, 0]
+        self._checksums = 0
         IDENTITY.pack_into(self._map, 0, MAGIC, os.getpid(), rank, 0, 0, _now())
         self.text("")
         self.touch()
@@ -101,7 +116,7 @@ class Page:
         data = payload.encode("utf-8", "replace")
         with self._lock:
             end = self._heap_used + HEAP_ENTRY.size + len(data)
-            if end > (HEAP_BYTES if kind in (EXCEPTION, ERROR) else HEAP_BYTES - KEPT_FREE_BYTES):
+            if end > (HEAP_BYTES if kind in _LAST_WORDS else HEAP_BYTES - KEPT_FREE_BYTES):
                 return 0
             start = HEAP_OFFSET + self._heap_used
             HEAP_ENTRY.pack_into(self._map, start, kind, len(data))
@@ -134,6 +149,38 @@ class Page:
     def error(self, message: str) -> None:
         """Something failed inside the probe; shown in the report."""
         self._append(ERROR, message[:1024])
+
+    def non_finite(
+        self,
+        kind: str,
+        step: int,
+        value: str,
+        tensors: list[str],
+        count: int,
+        *,
+        local: bool,
+        detail: str,
+        frames: list[tuple[str, int, str]],
+    ) -> None:
+        """A value that was not finite; `tensors` are the first names of `count`."""
+        names = ", ".join(tensors)[:2048]
+        head = (kind, str(step), str(_now()), value, names, str(count), "1" if local else "0", detail[:1024])
+        text = SEPARATOR.join(part.replace(SEPARATOR, " ") for part in head)
+        self._append(NON_FINITE, text + (SEPARATOR + _join_frames(frames) if frames else ""))
+        self._numerics[0] += 1
+        NUMERICS.pack_into(self._map, NUMERICS_OFFSET, *self._numerics)
+
+    def bad_loss(self) -> None:
+        self._numerics[1] += 1
+        NUMERICS.pack_into(self._map, NUMERICS_OFFSET, *self._numerics)
+
+    def phases(self, since: int, first_step: int, seconds: list[float]) -> None:
+        PHASES.pack_into(self._map, PHASES_OFFSET, since, _now(), first_step, *seconds)
+
+    def checksum(self, step: int, value: float, group: str, name: str) -> None:
+        at = CHECKSUMS_OFFSET + (self._checksums % CHECKSUM_SLOTS) * CHECKSUM.size
+        CHECKSUM.pack_into(self._map, at, step, value, self.text(group), self.text(name))
+        self._checksums += 1
 
     def touch(self) -> None:
         _pack_u64(self._map, COUNTERS_OFFSET, _now())
@@ -218,6 +265,10 @@ class Page:
             if failed:
                 self._map[offset + CALL.size - 3] = FAILED
         _pack_u64(self._map, COUNTERS_OFFSET, now)
+
+
+own_pages: list[Page] = []
+"""The page of this process, once it has one."""
 
 
 def _mapped(path: str) -> mmap.mmap:

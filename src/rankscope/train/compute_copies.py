@@ -1,8 +1,8 @@
 """Matrices in bf16 or fp16 beside their fp32 masters, so that nothing is cast again for every micro batch.
 
 The model's parameters stay fp32: the optimizer, checkpoints and finite checks see only them. Products use copies in
-which matrices with the same input lie in one piece. Gradients of the copies are added to the masters' in fp32 after each
-micro batch. For one process without a wrapper; DDP casts in the forward pass, and FSDP casts what it gathers.
+which matrices with the same input lie in one piece. Gradients of the copies are added to the masters' in fp32 after
+each micro batch. For one process without a wrapper; DDP casts in the forward pass, and FSDP casts what it gathers.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rankscope.train.model import BlockCopies, Decoder
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    master: nn.Parameter
+    master: Tensor
     copy: Tensor
     first: int
     last: int
@@ -44,7 +44,7 @@ class ComputeCopies:
         self._views = [piece.copy.detach()[piece.first : piece.last] for piece in self._pieces]
         self.refresh()
 
-    def _copy(self, *masters: nn.Parameter) -> Tensor:
+    def _copy(self, *masters: Tensor) -> Tensor:
         rows = sum(master.shape[0] for master in masters)
         copy = torch.empty(rows, masters[0].shape[1], dtype=self._dtype, device=masters[0].device, requires_grad=True)
         first = 0

@@ -31,7 +31,7 @@ class LateValues:
             return
         there = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
         there.copy_(values, non_blocking=True)
-        event = torch.cuda.Event()
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record()
         self._waiting.append(_Waiting(step, there, event))
 

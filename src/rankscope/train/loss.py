@@ -49,6 +49,7 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, scale:
 
     Products are made in the type of `hidden`; the loss, and the weight's gradient over the chunks, are summed in fp32.
     """
+    chunk = -(-targets.numel() // -(-targets.numel() // chunk))  # of one size, so that nothing is compiled twice
     factor = scale if isinstance(scale, Tensor) else torch.tensor(scale, dtype=torch.float32, device=hidden.device)
     if not torch.is_grad_enabled():
         return _loss_only(hidden, weight, targets, chunk) * factor
@@ -59,7 +60,8 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, scale:
 def _loss_only(hidden: Tensor, weight: Tensor, targets: Tensor, chunk: int) -> Tensor:
     matrix = weight.to(hidden.dtype)
     total = torch.zeros((), dtype=torch.float32, device=hidden.device)
-    for states, wanted in zip(hidden.split(chunk), targets.split(chunk), strict=True):
+    for start in range(0, targets.numel(), chunk):
+        states, wanted = hidden[start : start + chunk], targets[start : start + chunk]
         wide = (states @ matrix.T).float()
         total += (wide.logsumexp(-1) - wide.gather(-1, wanted[:, None]).squeeze(-1)).sum()
     return total / targets.numel()
@@ -67,9 +69,7 @@ def _loss_only(hidden: Tensor, weight: Tensor, targets: Tensor, chunk: int) -> T
 
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(  # type: ignore[override]
-        context: Any, hidden: Tensor, weight: Tensor, targets: Tensor, scale: Tensor, chunk: int
-    ) -> Tensor:
+    def forward(context: Any, hidden: Tensor, weight: Tensor, targets: Tensor, scale: Tensor, chunk: int) -> Tensor:
         matrix = weight.to(hidden.dtype)
         share = scale.float() / targets.numel()
         total = torch.zeros((), dtype=torch.float32, device=hidden.device)
@@ -99,6 +99,6 @@ def _add_product(total: Tensor | None, left: Tensor, right: Tensor) -> Tensor:
     if left.device.type == "cuda":
         if total is None:
             return torch.mm(left, right, out_dtype=torch.float32)
-        return torch.addmm(total, left, right, out_dtype=torch.float32)
+        return torch.addmm(total, left, right, out_dtype=torch.float32, out=total)
     product = (left @ right).float()
     return product if total is None else total.add_(product)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -54,7 +55,7 @@ def attention_math(
     """Causal attention over normed `x`; `inputs` are the query, key and value matrices, or all three in one."""
     batch, tokens, _ = x.shape
     mixed = F.linear(x, joined(inputs, x.dtype)).view(batch, tokens, shape.heads + 2 * shape.kv_heads, shape.head_size)
-    query, key, value = mixed.split((shape.heads, shape.kv_heads, shape.kv_heads), dim=2)
+    query, key, value = torch.split(mixed, (shape.heads, shape.kv_heads, shape.kv_heads), dim=2)
     query, key = rotate(query, cosine, sine), rotate(key, cosine, sine)
     grouped = shape.kv_heads != shape.heads
     if grouped and x.device.type == "cpu":  # the CPU's fused kernel knows no groups
@@ -96,9 +97,11 @@ class Norm(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(width))
         self.eps = eps
+        self.math: Callable[[Tensor, Tensor, float], Tensor] = rms_norm
+        """Or its compiled form."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return rms_norm(x, self.weight, self.eps)
+        return self.math(x, self.weight, self.eps)
 
 
 class Attention(nn.Module):
@@ -201,22 +204,22 @@ class Decoder(nn.Module):
         return self.losses(self.hidden(inputs), targets, scale)
 
     def hidden(self, inputs: Tensor) -> tuple[Tensor, ...]:
-        """What each head reads, before the last norm."""
+        """What the output matrix multiplies, one for each head."""
         cosine, sine = self._positions(inputs.shape[1])
         x = self._embed(inputs)
         for block in self.layers[:-1]:
             x = self._run(block, x, cosine, sine)
-        return tuple(self._run(block, x, cosine, sine) for block in (self.layers[-1], *self.further_heads))
+        heads = (self.layers[-1], *self.further_heads)
+        return tuple(self.norm(self._run(block, x, cosine, sine)) for block in heads)
 
     def losses(self, hidden: tuple[Tensor, ...], targets: Tensor, scale: Tensor | float) -> Tensor:
         tokens = hidden[0].shape[1]
         weight = self._output_weight()
         total: Tensor | None = None
         for ahead, state in enumerate(hidden):
-            # A further head's weight may differ from one, and the first head's loss is what is logged and compared.
             share = scale if ahead == 0 else scale * self.config.multi_token_weight
             loss = linear_cross_entropy(
-                self.norm(state).flatten(0, 1),
+                state.flatten(0, 1),
                 weight,
                 targets[:, ahead : ahead + tokens].reshape(-1),
                 share,
@@ -229,12 +232,32 @@ class Decoder(nn.Module):
     def logits(self, inputs: Tensor) -> Tensor:
         """Of the next token, all at once: for looking at a few samples, not for training."""
         weight = self._output_weight().to(self.dtype)
-        return F.linear(self.norm(self.hidden(inputs)[0]), weight)
+        return F.linear(self.hidden(inputs)[0], weight)
 
     def blocks(self) -> Iterator[Block]:
         for block in (*self.layers, *self.further_heads):
             assert isinstance(block, Block)
             yield block
+
+    @contextlib.contextmanager
+    def plainly(self) -> Iterator[None]:
+        """While it lasts, the masters are used, and every module is called by itself, without compiled kernels."""
+        blocks = [(block, block.math, block.copies) for block in self.blocks()]
+        copies = self.embedding_copy, self.output_copy
+        compiled, norm_math = self.__dict__.pop("hidden", None), self.norm.math
+        self.norm.math = rms_norm
+        for block, _, _ in blocks:
+            block.math = block.copies = None
+        self.embedding_copy = self.output_copy = None
+        try:
+            yield
+        finally:
+            for block, math_, kept in blocks:
+                block.math, block.copies = math_, kept
+            self.embedding_copy, self.output_copy = copies
+            self.norm.math = norm_math
+            if compiled is not None:
+                self.__dict__["hidden"] = compiled
 
     def _embed(self, inputs: Tensor) -> Tensor:
         if self.embedding_copy is not None:

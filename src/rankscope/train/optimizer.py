@@ -55,17 +55,15 @@ class GatedStep:
         self._optimizer = optimizer
         self._max_norm = max_grad_norm
 
-    def apply(self, norm: Tensor, loss_scale: Tensor | None) -> Tensor:
-        """`norm` is that of the true gradients, without the loss scale. Returns 1.0 where the step was skipped."""
+    def apply(self, norm: Tensor, loss_scale: Tensor | None, skip: Tensor) -> None:
+        """`norm` is that of the true gradients, without the loss scale; `skip` is 1 where nothing may change."""
         divisor = torch.ones_like(norm) if self._max_norm == 0 else (norm / self._max_norm).clamp(min=1.0)
         if loss_scale is not None:
             divisor = divisor * loss_scale
-        skipped = (~torch.isfinite(norm)).float()
         # What GradScaler does too: the fused kernel divides by one and does nothing where the other is set.
         self._optimizer.grad_scale = divisor  # type: ignore[attr-defined]
-        self._optimizer.found_inf = skipped  # type: ignore[attr-defined]
+        self._optimizer.found_inf = skip  # type: ignore[attr-defined]
         self._optimizer.step()
-        return skipped
 
 
 class LossScale:

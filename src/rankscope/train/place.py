@@ -9,6 +9,7 @@ from typing import Literal
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
 
 from rankscope.errors import UsageError
 from rankscope.train.config import RunConfig, SystemConfig, parameter_count
@@ -83,7 +84,7 @@ def join_group(place: Place, spread: Spread, system: SystemConfig) -> None:
     if "MASTER_ADDR" in os.environ:
         dist.init_process_group(backend, timeout=timeout, device_id=place.device if cuda else None)
     else:
-        dist.init_process_group(backend, timeout=timeout, store=dist.HashStore(), rank=0, world_size=1)
+        dist.init_process_group(backend, timeout=timeout, store=HashStore(), rank=0, world_size=1)
 
 
 def choose_dtype(config: RunConfig, place: Place) -> tuple[torch.dtype, str]:
