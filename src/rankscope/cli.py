@@ -18,6 +18,7 @@ the line of your code, the cause and the fix.
 verbs:
   run        start a job; takes every option of torchrun     rankscope run --nproc-per-node 4 train.py
   train      train a language model as such a job            rankscope train --debug
+  prepare    turn text into the dataset of a training run    rankscope prepare --debug
   diagnose   say again what happened, from a run's folder    rankscope diagnose runs/1115-021233-train
 
   rankscope VERB --help     options of a verb
@@ -37,13 +38,24 @@ def _diagnose(arguments: list[str]) -> int:
     return diagnose_command(arguments)
 
 
+def _prepare(arguments: list[str]) -> int:
+    from rankscope.train.data.command import prepare_command
+
+    return prepare_command(arguments)
+
+
 def _train(arguments: list[str]) -> int:
     from rankscope.train.command import train_command
 
     return train_command(arguments)
 
 
-VERBS: dict[str, Callable[[list[str]], int]] = {"run": _run, "train": _train, "diagnose": _diagnose}
+VERBS: dict[str, Callable[[list[str]], int]] = {
+    "run": _run,
+    "prepare": _prepare,
+    "train": _train,
+    "diagnose": _diagnose,
+}
 
 
 def main(arguments: list[str] | None = None) -> int:

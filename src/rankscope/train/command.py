@@ -156,9 +156,9 @@ def _choose_gpus(text: str | None) -> None:
 
 def _replay(file: Path) -> int:
     _need("torch", "train")
-    from rankscope.train.forensics import replay
+    from rankscope.train.replaying import replay_nan
 
-    return replay(file)
+    return replay_nan(file)
 
 
 def _need(module: str, verb: str) -> None:

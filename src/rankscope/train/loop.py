@@ -82,6 +82,7 @@ def train(plan: RunPlan, voice: Voice) -> int:
         if dist.is_initialized():
             dist.barrier()
         left = _steps(config, parts, account, stop, first_step)
+        stop.steps_are_over()
         account.close()
         _finish(config, parts, left)
     stop.forget()
@@ -154,6 +155,7 @@ def _steps(config: RunConfig, parts: Parts, account: Account, stop: StopWish, fi
             hear = _FirstBatch(parts.voice, parts.place) if step == first_step else _nothing
             late.put(step, parts.stepper.run(step, batches, stop_wanted=stop.wanted, hear=hear))
             done = step + 1
+            stop.moved()
             profiler.step(step)
             save = config.checkpoint.every and done % config.checkpoint.every == 0 and done < config.training.max_steps
             # Before a checkpoint the host catches up: a step that was left out must not be saved as one made.

@@ -49,6 +49,7 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, scale:
 
     Products are made in the type of `hidden`; the loss, and the weight's gradient over the chunks, are summed in fp32.
     """
+    chunk = -(-targets.numel() // -(-targets.numel() // chunk))  # of one size, so that nothing is compiled twice
     factor = scale if isinstance(scale, Tensor) else torch.tensor(scale, dtype=torch.float32, device=hidden.device)
     if not torch.is_grad_enabled():
         return _loss_only(hidden, weight, targets, chunk) * factor
@@ -98,6 +99,6 @@ def _add_product(total: Tensor | None, left: Tensor, right: Tensor) -> Tensor:
     if left.device.type == "cuda":
         if total is None:
             return torch.mm(left, right, out_dtype=torch.float32)
-        return torch.addmm(total, left, right, out_dtype=torch.float32)
+        return torch.addmm(total, left, right, out_dtype=torch.float32, out=total)
     product = (left @ right).float()
     return product if total is None else total.add_(product)

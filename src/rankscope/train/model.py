@@ -97,9 +97,11 @@ class Norm(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(width))
         self.eps = eps
+        self.math: Callable[[Tensor, Tensor, float], Tensor] = rms_norm
+        """Or its compiled form."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return rms_norm(x, self.weight, self.eps)
+        return self.math(x, self.weight, self.eps)
 
 
 class Attention(nn.Module):
@@ -202,12 +204,13 @@ class Decoder(nn.Module):
         return self.losses(self.hidden(inputs), targets, scale)
 
     def hidden(self, inputs: Tensor) -> tuple[Tensor, ...]:
-        """What each head reads, before the last norm."""
+        """What the output matrix multiplies, one for each head."""
         cosine, sine = self._positions(inputs.shape[1])
         x = self._embed(inputs)
         for block in self.layers[:-1]:
             x = self._run(block, x, cosine, sine)
-        return tuple(self._run(block, x, cosine, sine) for block in (self.layers[-1], *self.further_heads))
+        heads = (self.layers[-1], *self.further_heads)
+        return tuple(self.norm(self._run(block, x, cosine, sine)) for block in heads)
 
     def losses(self, hidden: tuple[Tensor, ...], targets: Tensor, scale: Tensor | float) -> Tensor:
         tokens = hidden[0].shape[1]
@@ -216,7 +219,7 @@ class Decoder(nn.Module):
         for ahead, state in enumerate(hidden):
             share = scale if ahead == 0 else scale * self.config.multi_token_weight
             loss = linear_cross_entropy(
-                self.norm(state).flatten(0, 1),
+                state.flatten(0, 1),
                 weight,
                 targets[:, ahead : ahead + tokens].reshape(-1),
                 share,
@@ -229,7 +232,7 @@ class Decoder(nn.Module):
     def logits(self, inputs: Tensor) -> Tensor:
         """Of the next token, all at once: for looking at a few samples, not for training."""
         weight = self._output_weight().to(self.dtype)
-        return F.linear(self.norm(self.hidden(inputs)[0]), weight)
+        return F.linear(self.hidden(inputs)[0], weight)
 
     def blocks(self) -> Iterator[Block]:
         for block in (*self.layers, *self.further_heads):
@@ -241,7 +244,8 @@ class Decoder(nn.Module):
         """While it lasts, the masters are used, and every module is called by itself, without compiled kernels."""
         blocks = [(block, block.math, block.copies) for block in self.blocks()]
         copies = self.embedding_copy, self.output_copy
-        compiled = self.__dict__.pop("hidden", None)
+        compiled, norm_math = self.__dict__.pop("hidden", None), self.norm.math
+        self.norm.math = rms_norm
         for block, _, _ in blocks:
             block.math = block.copies = None
         self.embedding_copy = self.output_copy = None
@@ -251,6 +255,7 @@ class Decoder(nn.Module):
             for block, math_, kept in blocks:
                 block.math, block.copies = math_, kept
             self.embedding_copy, self.output_copy = copies
+            self.norm.math = norm_math
             if compiled is not None:
                 self.__dict__["hidden"] = compiled
 

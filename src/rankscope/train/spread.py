@@ -18,7 +18,7 @@ from rankscope.errors import UsageError
 from rankscope.train.compute_copies import ComputeCopies
 from rankscope.train.config import RunConfig
 from rankscope.train.loss import chunk_tokens, compile_loss
-from rankscope.train.model import Decoder, block_math, initialise
+from rankscope.train.model import Decoder, block_math, initialise, rms_norm
 from rankscope.train.place import Place, Spread
 
 
@@ -45,8 +45,13 @@ class SpreadModel:
         yield
 
 
-def build_model(config: RunConfig, place: Place, spread: Spread, rows: int, dtype: torch.dtype) -> SpreadModel:
-    """The model with its initial weights, on its devices, compiled if wanted."""
+def build_model(
+    config: RunConfig, place: Place, spread: Spread, rows: int, dtype: torch.dtype, *, keep_copies: bool = True
+) -> SpreadModel:
+    """The model with its initial weights, on its devices, compiled if wanted.
+
+    `keep_copies`: matrices in the type they are multiplied in, beside the masters, where one process trains alone.
+    """
     with torch.device("meta"):
         model = Decoder(config.model, rows, dtype, chunk_tokens(rows, config.training.loss_chunk_tokens))
     replicas = place.world_size
@@ -56,14 +61,13 @@ def build_model(config: RunConfig, place: Place, spread: Spread, rows: int, dtyp
     initialise(model, config.system.seed)
     model.train()
     _compile(model, config, place, spread)
-    copies = ComputeCopies(model) if spread == "single" and dtype != torch.float32 else None
+    copies = ComputeCopies(model) if keep_copies and spread == "single" and dtype != torch.float32 else None
     called: nn.Module = model
     if spread == "ddp":
         called = DistributedDataParallel(
             model,
             device_ids=[place.device.index] if place.device.type == "cuda" else None,
             gradient_as_bucket_view=True,
-            broadcast_buffers=False,
         )
     return SpreadModel(model, called, spread, replicas, copies)
 
@@ -115,6 +119,7 @@ def _compile(model: Decoder, config: RunConfig, place: Place, spread: Spread) ->
     compiled = torch.compile(block_math, fullgraph=True, **options)
     for block in model.blocks():
         block.math = compiled
+    model.norm.math = torch.compile(rms_norm, fullgraph=True, **options)
 
 
 @contextlib.contextmanager
