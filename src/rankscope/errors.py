@@ -32,6 +32,8 @@ class EvidenceError(RankscopeError):
 class CheckpointNotSaved(RankscopeError):
     """The last checkpoint of a run could not be written; the one before it is still there."""
 
+    exit_code = 74
+
 
 class DataError(UsageError):
     """Training data or a tokenizer that cannot be used as it is; names the file and the place in it."""

@@ -105,6 +105,8 @@ def _parts(plan: RunPlan, place: Place, voice: Voice, spread: SpreadModel, rows:
             context={
                 "config": asdict(config),
                 "rows": rows,
+                "dtype": str(spread.model.dtype).removeprefix("torch."),
+                "device": place.device.type,
                 "fault": None if plan.fault is None else asdict(plan.fault),
             },
             values_shown=config.forensics.values_shown,
@@ -155,11 +157,13 @@ def _steps(config: RunConfig, parts: Parts, account: Account, stop: StopWish, fi
             done = step + 1
             stop.moved()
             profiler.step(step)
-            if len(late) > 1:
+            save = config.checkpoint.every and done % config.checkpoint.every == 0 and done < config.training.max_steps
+            # Before a checkpoint the host catches up: a step that was left out must not be saved as one made.
+            while len(late) > (0 if save else 1) and not (code or stopped):
                 code, stopped = _heard(late, account, parts)
-                if code or stopped:
-                    break
-            if config.checkpoint.every and done % config.checkpoint.every == 0 and done < config.training.max_steps:
+            if code or stopped:
+                break
+            if save:
                 _save(parts, done)
         while len(late):
             if code:

@@ -14,18 +14,18 @@ from rankscope.errors import UsageError
 
 def prepare_command(arguments: Sequence[str]) -> int:
     given = _parser().parse_args(arguments)
-    from rankscope.train.settings import load_config, show_config
+    from rankscope.train.settings import load_config, render_config
 
     overrides = [*given.override, *([f"data.cache_dir={given.cache_dir}"] if given.cache_dir else [])]
     loaded = load_config("debug" if given.debug else given.preset, given.config, overrides)
     if given.show_config:
-        print(show_config(loaded), end="")
+        print(render_config(loaded), end="")
         return 0
     if loaded.config.data.source == "random":
         _say("data.source is 'random': there is nothing to prepare")
         return 0
     _need_numpy()
-    from rankscope.train.data.prepare import prepare
+    from rankscope.train.data.preparing import prepare
 
     bar = _Bar(sys.stderr.isatty())
     try:

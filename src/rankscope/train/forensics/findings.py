@@ -22,7 +22,7 @@ class BadTensor:
     inf: int
     total: int
     values: tuple[str, ...] = ()
-    """The first few, as shown to people."""
+    """A few, from the first bad one on, as shown to people."""
 
     @property
     def worst(self) -> str:

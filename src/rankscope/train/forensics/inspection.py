@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from rankscope.train.forensics.findings import BadTensor, FirstBad
@@ -55,7 +56,7 @@ class Inspection:
             yield batch
 
     def _watch(self, name: str, module: nn.Module) -> None:
-        kind = type(module).__name__
+        kind = _kind(module)
 
         def before(_module: nn.Module, arguments: Any) -> None:
             self._follow_parameters(name, module)
@@ -119,7 +120,9 @@ def described(name: str, tensor: Tensor, values_shown: int = 5) -> BadTensor | N
         return None
     nan = int(torch.isnan(local).sum())
     inf = int(torch.isinf(local).sum())
-    some = tuple(value_text(value) for value in local.flatten()[:values_shown].float().tolist())
+    flat = local.flatten()
+    from_there = int((~torch.isfinite(flat)).to(torch.uint8).argmax())
+    some = tuple(value_text(value) for value in flat[from_there : from_there + values_shown].float().tolist())
     return BadTensor(name, tuple(tensor.shape), nan, inf, local.numel(), some)
 
 
@@ -129,6 +132,12 @@ def value_text(value: float) -> str:
     if math.isinf(value):
         return "Inf" if value > 0 else "-Inf"
     return f"{value:.4g}"
+
+
+def _kind(module: nn.Module) -> str:
+    """The name of its class, also where fully_shard has put one of its own over it."""
+    own = type(module)
+    return own.__bases__[-1].__name__ if isinstance(module, FSDPModule) else own.__name__
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

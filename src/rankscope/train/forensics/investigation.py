@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
@@ -90,7 +91,7 @@ class Investigation:
         inspection = Inspection(bare(self._repeatable.model), self._values_shown)
         kept.restore_random_state()
         try:
-            with self._repeatable.module_by_module():
+            with torch.compiler.set_stance("force_eager"), self._repeatable.module_by_module():
                 again = self._repeatable.gradients(kept.step, inspection.following(list(kept.batches)))
         finally:
             inspection.close()

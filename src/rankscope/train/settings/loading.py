@@ -77,7 +77,7 @@ def preset_names() -> list[str]:
     return sorted(each.name.removesuffix(".json") for each in _PRESETS.iterdir() if each.name.endswith(".json"))
 
 
-def show_config(loaded: Loaded) -> str:
+def render_config(loaded: Loaded) -> str:
     """A configuration file that gives this very configuration, each line with its origin as a comment."""
     sections = dataclasses.asdict(loaded.config)
     lines = ["{"]
