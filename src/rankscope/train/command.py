@@ -156,9 +156,9 @@ def _choose_gpus(text: str | None) -> None:
 
 def _replay(file: Path) -> int:
     _need("torch", "train")
-    from rankscope.train.replaying import replay_nan
+    from rankscope.train.forensics import replay
 
-    return replay_nan(file)
+    return replay(file)
 
 
 def _need(module: str, verb: str) -> None:
