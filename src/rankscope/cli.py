@@ -20,6 +20,8 @@ verbs:
   attach     look at a job that hangs now, whoever started it    rankscope attach
   diagnose   say what happened, from a run's folder, dumps,      rankscope diagnose nccl_trace_rank_* train.log
              stacks or logs
+  train      train a language model as such a job                rankscope train --debug
+  prepare    turn text into the dataset of a training run        rankscope prepare --debug
   check      is this machine fit to train?                       rankscope check
   gpus       the GPUs of this machine, and who uses them         rankscope gpus
 
@@ -58,12 +60,26 @@ def _gpus(arguments: list[str]) -> int:
     return gpus_command(arguments)
 
 
+def _train(arguments: list[str]) -> int:
+    from rankscope.train.command import train_command
+
+    return train_command(arguments)
+
+
+def _prepare(arguments: list[str]) -> int:
+    from rankscope.train.data.command import prepare_command
+
+    return prepare_command(arguments)
+
+
 VERBS: dict[str, Callable[[list[str]], int]] = {
     "run": _run,
     "attach": _attach,
     "diagnose": _diagnose,
     "check": _check,
     "gpus": _gpus,
+    "train": _train,
+    "prepare": _prepare,
 }
 
 

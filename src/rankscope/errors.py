@@ -34,3 +34,23 @@ class CheckFailedBeforehand(RankscopeError):
 
     def __init__(self, steps: list[str]) -> None:
         super().__init__(f"the job was not started: {' and '.join(steps)} failed (see 'rankscope check')")
+
+
+class CheckpointNotSaved(RankscopeError):
+    """The last checkpoint of a run could not be written; the one before it is still there."""
+
+    exit_code = 74
+
+
+class DataError(UsageError):
+    """Training data or a tokenizer that cannot be used as it is; names the file and the place in it."""
+
+
+class DamagedDataset(RankscopeError):
+    """A prepared dataset whose files are not what was written; `rankscope prepare` builds it again."""
+
+
+class NoRoom(RankscopeError):
+    """A full disk, or one that fails: nothing that looks complete was left behind, and nothing older was touched."""
+
+    exit_code = 74

@@ -25,6 +25,7 @@ _INSTALLED = re.compile(r"/(?:site-packages|dist-packages)/|/lib(?:64)?/python3\
 _OWN_FOLDERS = tuple(
     os.path.join(folder, "") for folder in (Path(__file__).parents[1], os.path.realpath(Path(__file__).parents[1]))
 )
+_PROBE_FOLDERS = tuple(os.path.join(folder, "probe", "") for folder in _OWN_FOLDERS)
 
 _THREAD_HEAD = re.compile(
     r"^(?P<current>Current thread|Thread) 0x(?P<tid>[0-9a-fA-F]+)(?: \[(?P<name>.*)\])?"
@@ -64,10 +65,16 @@ def find_py_spy() -> str | None:
 
 
 def is_user_file(path: str) -> bool:
-    """Whether a file is the user's own: neither the standard library, nor installed, nor Rankscope itself."""
-    if not path or path.startswith("<") or _INSTALLED.search(path):
+    """Whether a file is the user's own: neither the standard library, nor installed, nor Rankscope itself.
+
+    An installed package is the user's where it is the program that was started (`--module`), the probe excepted.
+    """
+    if not path or path.startswith("<") or path.startswith(_PROBE_FOLDERS):
         return False
-    return not path.startswith(_OWN_FOLDERS)
+    program = os.environ.get("RANKSCOPE_PROGRAM")
+    if program and path.startswith(tuple(program.split(os.pathsep))):
+        return True
+    return not _INSTALLED.search(path) and not path.startswith(_OWN_FOLDERS)
 
 
 def parse_py_spy(data: bytes, pid: int, working_directory: str | None) -> tuple[Thread, ...]:

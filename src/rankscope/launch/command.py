@@ -17,7 +17,7 @@ from typing import Any
 from rankscope.diagnosis.codec import verdict_to_json
 from rankscope.diagnosis.verdict import Culprit, Verdict
 from rankscope.errors import UsageError
-from rankscope.launch import beforehand, comm_debug, environment, folder, limits, options
+from rankscope.launch import beforehand, comm_debug, environment, folder, limits, options, program
 from rankscope.launch.job import Job
 from rankscope.launch.output import OutputPump
 from rankscope.launch.sinks import LogFile
@@ -34,6 +34,7 @@ def launch(arguments: list[str], pages_path: str) -> int:
     processes = chosen.torch.nproc_per_node
     told = environment.limit_threads(int(processes) if processes.isdigit() else 2)
     config, entry, entry_arguments = options.launch_config(chosen)
+    program.name_program(chosen.torch)
     several = socket.gethostname() if config.max_nodes > 1 else None
     run_folder = folder.make_run_folder(chosen.run_dir, chosen.torch.training_script, several)
     versions = environment.versions()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Callable
 
 from rankscope.errors import MissingTorch, RankscopeError
 from rankscope.launch.guard import run_guarded
@@ -13,17 +14,22 @@ def run(arguments: list[str]) -> int:
     """The verb. Everything heavy is imported in the guarded child only."""
     if importlib.util.find_spec("torch") is None:
         raise MissingTorch("run")
+    return run_prepared(lambda: arguments)
+
+
+def run_prepared(arguments: Callable[[], list[str]]) -> int:
+    """As `run`, for a verb that has work to do first: `arguments()` does it, under the guard, and gives the command."""
     pages = shared_folder()
     return run_guarded(lambda: _launch(arguments, pages), lambda: _remove(pages))
 
 
-def _launch(arguments: list[str], pages: str) -> int:
+def _launch(arguments: Callable[[], list[str]], pages: str) -> int:
     """Below the guard there is nobody else to turn an error into a line."""
     from rankscope.launch.command import launch
     from rankscope.report import live
 
     try:
-        return launch(arguments, pages)
+        return launch(arguments(), pages)
     except RankscopeError as error:
         live.say(str(error))
         return error.exit_code

@@ -9,6 +9,9 @@ from types import CodeType, FrameType, TracebackType
 from rankscope.probe.page import Page
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_PROBE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_PROGRAM = tuple(filter(None, os.environ.get("RANKSCOPE_PROGRAM", "").split(os.pathsep)))
+"""Folders of the program's own package, where it was started as an installed module."""
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3\.\d+/")
 _START_FOLDER = os.getcwd()
 CHAIN = 8
@@ -21,16 +24,20 @@ _user_files: dict[str, bool] = {}
 
 
 def is_user_file(file: str) -> bool:
-    """Neither the standard library, nor an installed package, nor ours."""
+    """Neither the standard library, nor an installed package, nor ours; but an installed program is the user's."""
     known = _user_files.get(file)
     if known is None:
-        known = not (file.startswith(("<", _PACKAGE)) or _LIBRARY.search(file))
+        known = not file.startswith(("<", _PROBE)) and (
+            bool(_PROGRAM and file.startswith(_PROGRAM)) or not (file.startswith(_PACKAGE) or _LIBRARY.search(file))
+        )
         _user_files[file] = known
     return known
 
 
 def is_own_file(file: str) -> bool:
-    return file.startswith(_PACKAGE) or file in (OWN_CODE, STAGE_CODE)
+    if file.startswith(_PROBE) or file in (OWN_CODE, STAGE_CODE):
+        return True
+    return file.startswith(_PACKAGE) and not (_PROGRAM and file.startswith(_PROGRAM))
 
 
 def absolute(file: str) -> str:

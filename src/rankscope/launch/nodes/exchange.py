@@ -99,7 +99,7 @@ class Exchange:
         return any(beat.still and not beat.ended for beat in self._beats.values())
 
     def gather(self, trigger: str) -> Evidence | None:
-        """Evidence of all nodes; None on a node that does not speak: it has asked for a look, and a ruling will come."""
+        """Evidence of all nodes; None on a node that does not speak: it has asked for a look, and a ruling comes."""
         if self.speaks:
             with self._looking:
                 return self._gather_all(trigger)

@@ -1,0 +1,243 @@
+"""`rankscope train`: from the command line to a job of `rankscope run`. Needs no torch until the ranks start."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from rankscope.errors import MissingTorch, UsageError
+from rankscope.train.config import RunConfig
+from rankscope.train.fault_plan import KINDS, FaultPlan, parse_fault
+
+_EPILOG = """\
+examples:
+  rankscope train --debug                                  a small model, ten steps, two CPU ranks or all GPUs
+  rankscope train --preset gpt2-124m --max-steps 2000      a preset, shortened
+  rankscope train --config my.yaml --override training.batch_size=4
+  rankscope train --debug --fault hang@rank=1,step=5       plant a failure and see the verdict
+
+What follows -- goes to 'rankscope run': rankscope train -- --on-hang stop --nnodes 2 --rdzv-endpoint host:29400
+"""
+
+
+def train_command(arguments: list[str]) -> int:
+    """The verb."""
+    options, for_run = _parse(arguments)
+    if options.replay_nan is not None:
+        return _replay(options.replay_nan)
+    from rankscope.train.settings import load_config, show_config
+
+    loaded = load_config(_preset(options), options.config, overrides(options))
+    if options.show_config:
+        sys.stdout.write(show_config(loaded))
+        return 0
+    config = loaded.config
+    fault = None if options.fault is None else parse_fault(options.fault)
+    _need("torch", "train")
+    from rankscope.launch.entry import run_prepared
+
+    return run_prepared(lambda: _prepared(options, config, fault, for_run))
+
+
+def overrides(options: argparse.Namespace) -> list[str]:
+    """Options with a name of their own are overrides too, and come last: they were meant."""
+    own = {
+        "training.max_steps": options.max_steps,
+        "system.strategy": options.strategy,
+        "checkpoint.resume": options.resume,
+    }
+    return [*options.override, *(f"{key}={value}" for key, value in own.items() if value is not None)]
+
+
+def _prepared(
+    options: argparse.Namespace, config: RunConfig, fault: FaultPlan | None, for_run: Sequence[str]
+) -> list[str]:
+    """Everything that is done once, before there are ranks; returns the command line for `rankscope run`."""
+    from rankscope.launch.folder import make_run_folder
+    from rankscope.report import live
+    from rankscope.train.plan import RunPlan, write_plan
+
+    _choose_gpus(options.gpus)
+    ranks, why, on_gpus = count_ranks(config, options.nproc_per_node)
+    if fault is not None and fault.rank >= ranks and not for_run:
+        raise UsageError(f"--fault: there is no rank {fault.rank}; the ranks are 0 to {ranks - 1}")
+    live.say(f"{ranks} {'rank' if ranks == 1 else 'ranks'}: {why}")
+    dataset, tokenizer_size = _dataset(config)
+    folder = make_run_folder(options.run_dir, "train")
+    bar = config.logging.progress_bar
+    plan = RunPlan(
+        config=config,
+        dataset=dataset,
+        tokenizer_size=tokenizer_size,
+        folder=str(folder.resolve()),
+        device_word="GPU" if on_gpus else "CPU",
+        progress_bar=bar == "on" or (bar == "auto" and sys.stderr.isatty()),
+        fault=fault,
+    )
+    path = folder / "plan.json"
+    write_plan(plan, path)
+    if fault is not None:
+        live.say(f"planted: {fault.kind} on rank {fault.rank} in step {fault.step}")
+    return [
+        *("--nproc-per-node", str(ranks), "--run-dir", str(folder)),
+        *for_run,
+        *("--module", "rankscope.train.rank", str(path.resolve())),
+    ]
+
+
+def count_ranks(config: RunConfig, wanted: int | None) -> tuple[int, str, bool]:
+    """How many ranks to start on this machine, why, and whether they have GPUs."""
+    import torch
+
+    gpus = torch.cuda.device_count() if config.system.device != "cpu" and torch.cuda.is_available() else 0
+    if config.system.device == "cuda" and not gpus:
+        raise UsageError("system.device is 'cuda', and no GPU is visible: write system.device=auto or cpu")
+    if wanted is None and os.environ.get("NUM_GPUS", "").isdigit():
+        wanted = int(os.environ["NUM_GPUS"])
+    if wanted is not None:
+        if wanted < 1 or (gpus and wanted > gpus):
+            raise UsageError(f"{wanted} ranks are not possible here: {gpus} GPUs are visible, and each rank needs one")
+        if wanted > 1 and config.system.strategy == "single":
+            raise UsageError(f"--strategy single is one process, not {wanted}: use ddp")
+        return wanted, "asked for", gpus > 0
+    if config.system.strategy == "single" or config.system.device_id is not None:
+        return (
+            1,
+            "--strategy single" if config.system.strategy == "single" else "system.device_id names one GPU",
+            gpus > 0,
+        )
+    if gpus:
+        return gpus, f"one for each of {gpus} GPUs" if gpus > 1 else "one GPU is visible", True
+    return 2, "on the CPU, because no GPU is visible" if config.system.device == "auto" else "on the CPU", False
+
+
+def _dataset(config: RunConfig) -> tuple[str | None, int]:
+    """Folder and vocabulary of the prepared dataset."""
+    if config.data.source == "random":
+        return None, config.model.vocab_size or 50304
+    from rankscope.report import live
+    from rankscope.train.data.prepare import prepare
+
+    prepared = prepare(config, live.say)
+    return str(Path(prepared.folder).resolve()), prepared.manifest.vocab_size
+
+
+def _choose_gpus(text: str | None) -> None:
+    """`0,3` by number, as torch counts them; `auto` or `auto:2`: those with most memory free, then least busy."""
+    if text is None:
+        return
+    if not text.startswith("auto"):
+        if not all(part.isdigit() for part in text.split(",")):
+            raise UsageError(f"--gpus '{text}': write numbers as 0,3, or auto, or auto:2")
+        os.environ["CUDA_VISIBLE_DEVICES"] = text
+        return
+    from rankscope.evidence.gpus import read_gpus
+    from rankscope.report import live
+
+    _, _, count = text.partition(":")
+    if text not in ("auto", f"auto:{count}") or (text != "auto" and (not count.isdigit() or int(count) < 1)):
+        raise UsageError(f"--gpus '{text}': write numbers as 0,3, or auto, or auto:2")
+    gpus = read_gpus()
+    if isinstance(gpus, str):
+        raise UsageError(f"--gpus {text}: {gpus}")
+    wanted = int(count or 1)
+    if wanted > len(gpus):
+        raise UsageError(f"--gpus {text}: this machine has {len(gpus)}")
+    order = sorted(gpus, key=lambda gpu: (gpu.memory_used_bytes or 0, gpu.utilization_percent or 0, gpu.index))
+    chosen = sorted(gpu.index for gpu in order[:wanted])
+    os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # as NVML counts
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, chosen))
+    live.say(f"GPUs {', '.join(map(str, chosen))}: least memory in use")
+
+
+def _replay(file: Path) -> int:
+    _need("torch", "train")
+    from rankscope.train.forensics import replay
+
+    return replay(file)
+
+
+def _need(module: str, verb: str) -> None:
+    import importlib.util
+
+    if importlib.util.find_spec(module) is None:
+        raise MissingTorch(verb)
+
+
+def _preset(options: argparse.Namespace) -> str | None:
+    if options.debug and options.preset not in (None, "debug"):
+        raise UsageError(f"--debug is --preset debug, and --preset {options.preset} was given too: leave one out")
+    if options.debug:
+        return "debug"
+    if options.preset is None and options.config is None:
+        return "production"
+    preset: str | None = options.preset
+    return preset
+
+
+def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    for_run: list[str] = []
+    if "--" in arguments:
+        at = arguments.index("--")
+        arguments, for_run = arguments[:at], arguments[at + 1 :]
+    return build_parser().parse_args(arguments), for_run
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (see 'rankscope train --help')")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="rankscope train",
+        description="Train a language model on all GPUs of this machine, or on two CPU ranks. The job runs under "
+        "'rankscope run': when it hangs, dies, slows down or goes NaN, it says why.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    what = parser.add_argument_group("what to train")
+    what.add_argument("--debug", action="store_true", help="the preset 'debug': 2 layers, 10 steps")
+    what.add_argument(
+        "--preset",
+        metavar="NAME",
+        help="a configuration that comes with rankscope (default: production; none with --config)",
+    )
+    what.add_argument("--config", type=Path, metavar="FILE", help="JSON (with // comments), YAML or TOML")
+    what.add_argument(
+        "--override",
+        action="append",
+        default=[],
+        metavar="A.B=C",
+        help="change one value, as training.batch_size=4; may be given several times",
+    )
+    what.add_argument("--max-steps", type=int, metavar="N", help="optimizer steps (training.max_steps)")
+    what.add_argument("--resume", metavar="no|auto|PATH", help="go on from a checkpoint (checkpoint.resume)")
+    what.add_argument("--show-config", action="store_true", help="print every value and where it came from; then stop")
+    where = parser.add_argument_group("where to train")
+    where.add_argument("--gpus", metavar="LIST", help="0,3 by number; auto or auto:2: the freest")
+    where.add_argument(
+        "--nproc-per-node", type=int, metavar="N", help="ranks on this machine (default: its GPUs, or 2 on the CPU)"
+    )
+    where.add_argument(
+        "--strategy",
+        choices=["auto", "single", "ddp", "fsdp", "hsdp"],
+        help="how ranks share the model (system.strategy)",
+    )
+    where.add_argument("--run-dir", type=Path, metavar="DIR", help="logs, metrics, pictures, evidence, verdict.json")
+    failing = parser.add_argument_group("when it fails")
+    failing.add_argument(
+        "--fault", metavar="KIND@rank=R,step=S", help=f"plant a failure on purpose: {', '.join(KINDS)}"
+    )
+    failing.add_argument(
+        "--replay-nan",
+        type=Path,
+        metavar="FILE",
+        help="run a saved non-finite step again and name the first bad module",
+    )
+    return parser

@@ -1,0 +1,6 @@
+"""Text to tokens on disk, and from there to batches. The loader is not named here: it needs torch, preparing does not."""
+
+from rankscope.train.data.prepared import PreparedDataset, open_prepared
+from rankscope.train.data.preparing import prepare
+
+__all__ = ["PreparedDataset", "open_prepared", "prepare"]

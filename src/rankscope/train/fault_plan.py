@@ -1,0 +1,37 @@
+"""`--fault KIND@rank=R,step=S`: which failure to plant, where and when. Needs no torch."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from rankscope.errors import UsageError
+
+FaultKind = Literal["hang", "crash", "oom", "nan", "slow", "skip"]
+KINDS: tuple[str, ...] = get_args(FaultKind)
+_FORM = "write it as hang@rank=1,step=5"
+
+
+@dataclass(frozen=True, slots=True)
+class FaultPlan:
+    kind: FaultKind
+    rank: int
+    step: int
+
+
+def parse_fault(text: str) -> FaultPlan:
+    """From the command line; the rank is 1 and the step 5 where they are left out."""
+    kind, _, where = text.partition("@")
+    if kind not in KINDS:
+        near = difflib.get_close_matches(kind, KINDS, n=1)
+        hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(KINDS)}"
+        raise UsageError(f"--fault: no fault '{kind}'; {hint}")
+    values = {"rank": 1, "step": 5}
+    for part in filter(None, where.split(",")):
+        match = re.fullmatch(r"(\w+)=(\d+)", part)
+        if match is None or match[1] not in values:
+            raise UsageError(f"--fault: '{part}' is neither rank=NUMBER nor step=NUMBER; {_FORM}")
+        values[match[1]] = int(match[2])
+    return FaultPlan(kind, values["rank"], values["step"])  # type: ignore[arg-type]

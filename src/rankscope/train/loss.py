@@ -1,0 +1,104 @@
+"""Cross-entropy over a large vocabulary that never holds the logits of all tokens at one time.
+
+Tokens are taken in chunks. For each chunk the logits are made, turned into the loss and at once into the gradients of
+the hidden state and of the output matrix, and then forgotten: no logits are kept for, or computed again in, the
+backward pass, which only has to hand on what the forward pass has found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_ChunkMath = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+_LOGITS_BYTES = 1 << 30
+
+
+def chunk_tokens(vocabulary: int, chosen: int | None) -> int:
+    """Tokens of one chunk: what was chosen, else as many as keep a chunk's logits near 1 GiB, a power of two."""
+    if chosen is not None:
+        return chosen
+    fitting = _LOGITS_BYTES // (2 * vocabulary)
+    return max(256, 1 << (fitting.bit_length() - 1))
+
+
+def logits_to_gradient(logits: Tensor, targets: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    """The sum of a chunk's losses, and `scale` times its gradient in the logits' own type."""
+    wide = logits.float()
+    normaliser = wide.logsumexp(-1)
+    chosen = wide.gather(-1, targets[:, None]).squeeze(-1)
+    rows = torch.arange(logits.shape[1], device=logits.device)
+    gradient = (wide - normaliser[:, None]).exp() - (rows == targets[:, None]).float()
+    return (normaliser - chosen).sum(), (gradient * scale).to(logits.dtype)
+
+
+_chunk_math: _ChunkMath = logits_to_gradient
+
+
+def compile_loss(**options: Any) -> None:
+    """From now on chunks go through the compiled form: one kernel that reads the logits and writes the gradient."""
+    global _chunk_math  # noqa: PLW0603  one process trains one model
+    _chunk_math = torch.compile(logits_to_gradient, **options)
+
+
+def linear_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, scale: Tensor | float, chunk: int) -> Tensor:
+    """`scale` times the mean of the cross-entropy of `hidden @ weight.T` [tokens, vocabulary] against `targets`.
+
+    Products are made in the type of `hidden`; the loss, and the weight's gradient over the chunks, are summed in fp32.
+    """
+    chunk = -(-targets.numel() // -(-targets.numel() // chunk))  # of one size, so that nothing is compiled twice
+    factor = scale if isinstance(scale, Tensor) else torch.tensor(scale, dtype=torch.float32, device=hidden.device)
+    if not torch.is_grad_enabled():
+        return _loss_only(hidden, weight, targets, chunk) * factor
+    loss: Tensor = _LinearCrossEntropy.apply(hidden, weight, targets, factor, chunk)  # type: ignore[no-untyped-call]
+    return loss
+
+
+def _loss_only(hidden: Tensor, weight: Tensor, targets: Tensor, chunk: int) -> Tensor:
+    matrix = weight.to(hidden.dtype)
+    total = torch.zeros((), dtype=torch.float32, device=hidden.device)
+    for start in range(0, targets.numel(), chunk):
+        states, wanted = hidden[start : start + chunk], targets[start : start + chunk]
+        wide = (states @ matrix.T).float()
+        total += (wide.logsumexp(-1) - wide.gather(-1, wanted[:, None]).squeeze(-1)).sum()
+    return total / targets.numel()
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, hidden: Tensor, weight: Tensor, targets: Tensor, scale: Tensor, chunk: int) -> Tensor:
+        matrix = weight.to(hidden.dtype)
+        share = scale.float() / targets.numel()
+        total = torch.zeros((), dtype=torch.float32, device=hidden.device)
+        hidden_gradient = torch.empty_like(hidden)
+        weight_gradient: Tensor | None = None
+        for start in range(0, targets.numel(), chunk):
+            states = hidden[start : start + chunk]
+            loss, gradient = _chunk_math(states @ matrix.T, targets[start : start + chunk], share)
+            total += loss
+            torch.mm(gradient, matrix, out=hidden_gradient[start : start + chunk])
+            weight_gradient = _add_product(weight_gradient, gradient.T, states)
+        assert weight_gradient is not None
+        context.save_for_backward(hidden_gradient, weight_gradient.to(weight.dtype))
+        return total * share
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        hidden_gradient, weight_gradient = context.saved_tensors
+        (given,) = gradients
+        return hidden_gradient * given.to(hidden_gradient.dtype), weight_gradient * given, None, None, None
+
+
+def _add_product(total: Tensor | None, left: Tensor, right: Tensor) -> Tensor:
+    """`total + left @ right` in fp32, also where the factors are not."""
+    if left.dtype == torch.float32:
+        return left @ right if total is None else total.addmm_(left, right)
+    if left.device.type == "cuda":
+        if total is None:
+            return torch.mm(left, right, out_dtype=torch.float32)
+        return torch.addmm(total, left, right, out_dtype=torch.float32, out=total)
+    product = (left @ right).float()
+    return product if total is None else total.add_(product)

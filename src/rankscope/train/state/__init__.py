@@ -1,0 +1,1 @@
+"""Checkpoints: saving, going on from them, and exporting the weights."""
