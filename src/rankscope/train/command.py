@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from rankscope.errors import MissingTorch, UsageError
-from rankscope.train.config import RunConfig, checked
+from rankscope.train.config import RunConfig
 from rankscope.train.fault_plan import KINDS, FaultPlan, parse_fault
 
 _EPILOG = """\
@@ -29,13 +29,13 @@ def train_command(arguments: list[str]) -> int:
     options, for_run = _parse(arguments)
     if options.replay_nan is not None:
         return _replay(options.replay_nan)
-    from rankscope.train.settings import load_config, render_config
+    from rankscope.train.settings import load_config, show_config
 
     loaded = load_config(_preset(options), options.config, overrides(options))
     if options.show_config:
-        sys.stdout.write(render_config(loaded))
+        sys.stdout.write(show_config(loaded))
         return 0
-    config = checked(loaded.config)
+    config = loaded.config
     fault = None if options.fault is None else parse_fault(options.fault)
     _need("torch", "train")
     from rankscope.launch.entry import run_prepared
@@ -120,7 +120,7 @@ def _dataset(config: RunConfig) -> tuple[str | None, int]:
     if config.data.source == "random":
         return None, config.model.vocab_size or 50304
     from rankscope.report import live
-    from rankscope.train.data import prepare
+    from rankscope.train.data.prepare import prepare
 
     prepared = prepare(config, live.say)
     return str(Path(prepared.folder).resolve()), prepared.manifest.vocab_size
@@ -156,9 +156,9 @@ def _choose_gpus(text: str | None) -> None:
 
 def _replay(file: Path) -> int:
     _need("torch", "train")
-    from rankscope.train.replaying import replay_nan
+    from rankscope.train.forensics import replay
 
-    return replay_nan(file)
+    return replay(file)
 
 
 def _need(module: str, verb: str) -> None:
@@ -171,7 +171,11 @@ def _need(module: str, verb: str) -> None:
 def _preset(options: argparse.Namespace) -> str | None:
     if options.debug and options.preset not in (None, "debug"):
         raise UsageError(f"--debug is --preset debug, and --preset {options.preset} was given too: leave one out")
-    preset: str | None = "debug" if options.debug else options.preset
+    if options.debug:
+        return "debug"
+    if options.preset is None and options.config is None:
+        return "production"
+    preset: str | None = options.preset
     return preset
 
 
@@ -200,7 +204,9 @@ def build_parser() -> argparse.ArgumentParser:
     what = parser.add_argument_group("what to train")
     what.add_argument("--debug", action="store_true", help="the preset 'debug': 2 layers, 10 steps")
     what.add_argument(
-        "--preset", metavar="NAME", help="a configuration that comes with rankscope (default: production)"
+        "--preset",
+        metavar="NAME",
+        help="a configuration that comes with rankscope (default: production; none with --config)",
     )
     what.add_argument("--config", type=Path, metavar="FILE", help="JSON (with // comments), YAML or TOML")
     what.add_argument(

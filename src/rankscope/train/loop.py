@@ -38,7 +38,6 @@ class Parts:
     spread: SpreadModel
     optimizer: torch.optim.AdamW
     loader: Loader
-    fault: Fault
     stepper: TrainStep
     checkpointer: Checkpointer
     watch: FiniteWatch | None
@@ -118,7 +117,6 @@ def _parts(plan: RunPlan, place: Place, voice: Voice, spread: SpreadModel, rows:
         spread=spread,
         optimizer=optimizer,
         loader=open_loader(plan, place),
-        fault=fault,
         stepper=stepper,
         checkpointer=Checkpointer(config.checkpoint, say=voice.info, timeout_s=config.system.timeout_s),
         watch=watch,
@@ -150,8 +148,6 @@ def _steps(config: RunConfig, parts: Parts, account: Account, stop: StopWish, fi
     done, code, stopped = first_step, 0, False
     with StepProfiler(config, parts.place, parts.log_folder) as profiler:
         for step in range(first_step, config.training.max_steps):
-            if parts.fault.skips(step):
-                continue
             hear = _FirstBatch(parts.voice, parts.place) if step == first_step else _nothing
             late.put(step, parts.stepper.run(step, batches, stop_wanted=stop.wanted, hear=hear))
             done = step + 1
