@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
+from conftest import COMMAND, Rankscope
 from rankscope.train.forensics.dump import read_arrays
-
-if TYPE_CHECKING:
-    from conftest import Rankscope
 
 SMALL = (
     "data.source=random",
@@ -35,7 +31,7 @@ SMALL = (
 def test_a_rank_that_goes_nan_is_named_with_module_and_samples_and_the_step_can_be_replayed(
     rankscope: Rankscope, tmp_path: Path
 ) -> None:
-    command = (sys.executable, "-m", "rankscope", "train", "--strategy", "fsdp", "--fault", "nan@rank=1,step=3")
+    command = (*COMMAND, "train", "--strategy", "fsdp", "--fault", "nan@rank=1,step=3")
     overrides = [word for setting in SMALL for word in ("--override", setting)]
     started = rankscope.command(*command, *overrides, "--run-dir", tmp_path / "run")
     ended = started.wait(300)
@@ -51,9 +47,7 @@ def test_a_rank_that_goes_nan_is_named_with_module_and_samples_and_the_step_can_
 
     content = read_arrays(tmp_path / ".checkpoints/debug/nan_debug_step_3.pkl")
     assert content["gradients"].keys() == content["parameters"].keys()
-    again = rankscope.command(
-        sys.executable, "-m", "rankscope", "train", "--replay-nan", ".checkpoints/nan_grad_step_3.pt"
-    )
+    again = rankscope.command(*COMMAND, "train", "--replay-nan", ".checkpoints/nan_grad_step_3.pt")
     replayed = again.wait(120)
     assert replayed.code == 76
     assert "first module whose output is not finite: the output of layers.1 (Block)" in "\n".join(replayed.lines())
