@@ -57,14 +57,15 @@ def tool_version(tool: str) -> str:
     return f"{package} {importlib.metadata.version(package)}"
 
 
-def run_all(tools: Sequence[str], names: Sequence[str], jobs: int, into: Path, keep: bool) -> None:
+def run_all(tools: Sequence[str], names: Sequence[str], jobs: int, into: Path, keep: bool, missing: bool) -> None:
     """One tool after the other, so that no two runs of a case meet; every result is saved as it comes."""
     base = Path(tempfile.mkdtemp(prefix="rankscope-compare-"))
     for tool in tools:
         today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
         ran = {tool: ToolRun(today, tool_version(tool))}
+        done = {result.case for result in so_far(into).results if result.tool == tool} if missing else set()
         with ThreadPoolExecutor(jobs) as pool:
-            running = {pool.submit(run_tool, tool, name, base / tool / name): name for name in names}
+            running = [pool.submit(run_tool, tool, name, base / tool / name) for name in names if name not in done]
             for future in as_completed(running):
                 result = future.result()
                 print(f"{tool:<13} {result.case:<20} {cell(result)}", flush=True)
@@ -88,6 +89,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--into", type=Path, required=True, metavar="FILE", help="result file; new results are added")
     parser.add_argument("--table", type=Path, metavar="FILE", help="write the page with the table there")
     parser.add_argument("--jobs", type=int, default=1, help="cases at a time; more disturb the timings of a busy tool")
+    parser.add_argument("--missing", action="store_true", help="run only what has no result in the file yet")
     parser.add_argument("--keep", action="store_true", help="keep the runs' folders")
     arguments = parser.parse_args(argv)
     arguments.tools = [tool for tool in arguments.tools.split(",") if tool]
@@ -108,7 +110,8 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = parse_arguments(argv)
     if arguments.tools:
-        run_all(arguments.tools, arguments.names or case_names(), arguments.jobs, arguments.into, arguments.keep)
+        names = arguments.names or case_names()
+        run_all(arguments.tools, names, arguments.jobs, arguments.into, arguments.keep, arguments.missing)
     if arguments.table is not None:
         try:
             comparison = read_comparison(arguments.into)

@@ -36,7 +36,7 @@ LIMIT_S = 40.0
 """How long after the fault a tool has to say something."""
 DUMPS_AT_S = {"first": 10.0, "second": 15.0}
 """When torchfrtrace is given dumps, in seconds after the fault."""
-ANALYSIS_LIMIT_S = 120.0
+ANALYSIS_LIMIT_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,9 @@ class _Job:
     lines: list[TimedLine] = field(default_factory=list)
     fault_at: float | None = None
     trouble: list[str] = field(default_factory=list)
-    lock: threading.Lock = field(default_factory=threading.Lock)
     signal_sent: bool = False
+    over: bool = False
+    """What comes from here on is the job being ended by the zoo."""
 
 
 def run_torchrun(case: Case, folder: Path, limit_s: float = LIMIT_S) -> PeerRun:
@@ -101,12 +102,12 @@ def run_torchfrtrace(case: Case, folder: Path, limit_s: float = LIMIT_S) -> Peer
     job, exit_code = _run(case, folder, command, environment, limit_s, ask_for_dumps)
     launcher = read_torchrun(job.lines, str(case.folder))
     ended_at = time.monotonic()
-    findings, seconds = _findings(case, folder, dumps, job.trouble)
+    findings = _findings(case, folder, dumps, job.trouble)
     if not findings:
         return PeerRun(launcher, exit_code, job.fault_at, tuple(job.trouble))
     asked_at = ended_at if not (dumps / "second").is_dir() else (job.fault_at or ended_at) + DUMPS_AT_S["first"]
     report = Report(
-        at=min(asked_at + seconds, launcher.at or math.inf),
+        at=min(asked_at, launcher.at or math.inf),
         ranks=_named(case, findings, launcher),
         shown=(*launcher.shown, *(shown for finding in findings for shown in finding.shown)),
         said=findings[0].said,
@@ -156,6 +157,7 @@ def _run(
             if exit_code is not None:
                 reader.join(timeout=5)
         finally:
+            job.over = True
             kill_all(marked(mark))
             process.wait()
             leftovers(mark, grace_s=5.0)
@@ -186,9 +188,10 @@ def _read(job: _Job) -> None:
         for raw in stream:
             now = time.monotonic()
             text = raw.decode(errors="replace").rstrip("\n")
+            if job.over:
+                continue
             job.lines.append(TimedLine(now, text))
-            if not job.log.closed:
-                print(text, file=job.log, flush=True)
+            print(text, file=job.log, flush=True)
             if job.fault_at is None and job.case.expect.fault_marker in text:
                 job.fault_at = now
             kill = job.case.expect.kill
@@ -208,34 +211,31 @@ def _send(job: _Job, kill: Kill) -> None:
         job.trouble.append(f"could not send {kill.signal} to rank {kill.rank}: {error!r}")
 
 
-def _findings(case: Case, folder: Path, dumps: Path, trouble: list[str]) -> tuple[tuple[Finding, ...], float]:
-    """What torchfrtrace finds, and the seconds it took: twice the same in a job that goes on, else at its end."""
+def _findings(case: Case, folder: Path, dumps: Path, trouble: list[str]) -> tuple[Finding, ...]:
+    """What torchfrtrace finds: twice the same in a job that goes on, else at its end."""
     if (dumps / "second").is_dir():
-        first, seconds = _analyse(case, folder, dumps / "first", trouble)
-        second, _ = _analyse(case, folder, dumps / "second", trouble)
+        first = _analyse(case, folder, dumps / "first", trouble)
+        second = _analyse(case, folder, dumps / "second", trouble) if first else ()
         again = {(finding.group, finding.sequence, finding.ranks) for finding in second}
-        lasting = (finding for finding in first if (finding.group, finding.sequence, finding.ranks) in again)
-        return tuple(lasting), seconds
+        return tuple(finding for finding in first if (finding.group, finding.sequence, finding.ranks) in again)
     if (dumps / "end").is_dir():
         return _analyse(case, folder, dumps / "end", trouble)
-    return (), 0.0
+    return ()
 
 
-def _analyse(case: Case, folder: Path, dumps: Path, trouble: list[str]) -> tuple[tuple[Finding, ...], float]:
-    started = time.monotonic()
+def _analyse(case: Case, folder: Path, dumps: Path, trouble: list[str]) -> tuple[Finding, ...]:
     command = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace", str(dumps)]
-    ended = subprocess.run(
-        [*command, "--prefix", "rank_", "--allow-incomplete-ranks"],
-        capture_output=True,
-        text=True,
-        timeout=ANALYSIS_LIMIT_S,
-        check=False,
-    )
+    command += ["--prefix", "rank_", "--allow-incomplete-ranks"]
+    try:
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=ANALYSIS_LIMIT_S, check=False)
+    except subprocess.TimeoutExpired:
+        trouble.append(f"torchfrtrace did not end within {ANALYSIS_LIMIT_S:.0f} s")
+        return ()
     output = ended.stdout + ended.stderr
     (folder / f"torchfrtrace-{dumps.name}.log").write_text(output)
     if ended.returncode != 0:
         trouble.append(f"torchfrtrace failed: {output.strip().splitlines()[-1] if output.strip() else 'no output'}")
-    return read_torchfrtrace(output, str(case.folder)), time.monotonic() - started
+    return read_torchfrtrace(output, str(case.folder))
 
 
 def _named(case: Case, findings: Sequence[Finding], launcher: Report) -> frozenset[int]:

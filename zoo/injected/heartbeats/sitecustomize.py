@@ -22,7 +22,10 @@ class _AfterImport(MetaPathFinder):
     """Adds the heartbeats once torch.distributed is imported; a program without torch stays without."""
 
     def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+        self,
+        fullname: str,
+        path: Sequence[str] | None,  # noqa: ARG002
+        target: ModuleType | None = None,  # noqa: ARG002
     ) -> ModuleSpec | None:
         if fullname != MONITORED:
             return None
