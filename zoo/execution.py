@@ -19,10 +19,10 @@ import msgspec
 
 from expectation import Case, Kill
 from judge import GotVerdict, Observation
+from started import MARK, first_worker, kill_all, leftovers, marked
 
 RANKSCOPE = (sys.executable, "-m", "rankscope")
 ANNOUNCEMENT = re.compile(r"rankscope: (HANG|CRASH|SLOW|NAN|INTERRUPTED)\b")
-MARK = "RANKSCOPE_ZOO_MARK"
 LEFTOVER_GRACE_S = 5.0
 
 
@@ -48,14 +48,14 @@ def run_case(case: Case, folder: Path, command: Sequence[str] = RANKSCOPE) -> Ob
             watch = _Watch(case, run_dir, log)
             readers = watch.start(process)
             exit_code = _wait(process, case.expect.timeout_s)
-            leftovers = _leftovers(mark, grace_s=LEFTOVER_GRACE_S if exit_code is not None else 0.0)
-            _kill_all(leftovers)
+            remaining = leftovers(mark, grace_s=LEFTOVER_GRACE_S if exit_code is not None else 0.0)
+            kill_all(remaining)
             for reader in readers:
                 reader.join(timeout=5)
     finally:
-        _kill_all(_marked(mark))
+        kill_all(marked(mark))
         process.wait()
-        _leftovers(mark, grace_s=LEFTOVER_GRACE_S)
+        leftovers(mark, grace_s=LEFTOVER_GRACE_S)
     verdict, missing = _read_verdict(run_dir)
     return Observation(
         exit_code=exit_code,
@@ -64,7 +64,7 @@ def run_case(case: Case, folder: Path, command: Sequence[str] = RANKSCOPE) -> Ob
         announcements=tuple(watch.announcements),
         fault_at=watch.fault_at,
         announced_at=watch.announced_at,
-        leftovers=tuple(f"{pid} {text}" for pid, text in leftovers.items()) if exit_code is not None else (),
+        leftovers=tuple(f"{pid} {text}" for pid, text in remaining.items()) if exit_code is not None else (),
         trouble=tuple(watch.trouble),
     )
 
@@ -143,50 +143,7 @@ class _Watch:
             ranks = json.loads((self._run_dir / "ranks.json").read_bytes())
             pid = int(ranks[str(kill.rank)])
             if kill.process == "dataloader-worker":
-                pid = _first_worker(pid)
+                pid = first_worker(pid)
             os.kill(pid, signal.Signals[kill.signal])
         except (OSError, ValueError, LookupError) as error:
             self.trouble.append(f"could not send {kill.signal} to rank {kill.rank}: {error!r}")
-
-
-def _first_worker(parent: int) -> int:
-    """A forked child that runs the same program as its parent: a data-loading worker."""
-    program = Path(f"/proc/{parent}/cmdline").read_bytes()
-    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-    for child in children:
-        if Path(f"/proc/{child}/cmdline").read_bytes() == program:
-            return int(child)
-    raise LookupError(f"process {parent} has no data-loading worker")
-
-
-def _marked(mark: str) -> dict[int, str]:
-    """Processes that carry the run's mark in their environment → their command lines."""
-    wanted = f"{MARK}={mark}".encode()
-    found = {}
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            if wanted in (entry / "environ").read_bytes().split(b"\0"):
-                found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
-        except (OSError, UnicodeDecodeError):
-            continue  # ended meanwhile, or somebody else's
-    return found
-
-
-def _leftovers(mark: str, grace_s: float) -> dict[int, str]:
-    """What is still there after `grace_s` seconds; returns at once when nothing is."""
-    end = time.monotonic() + grace_s
-    while True:
-        found = _marked(mark)
-        if not found or time.monotonic() >= end:
-            return found
-        time.sleep(0.1)
-
-
-def _kill_all(processes: dict[int, str]) -> None:
-    for pid in processes:
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue  # ended by itself
