@@ -178,8 +178,8 @@ dist.destroy_process_group()
 def test_listener_tells_stacks_and_the_exception_being_handled(tmp_path: Path) -> None:
     program = """
 import sys, threading
-from rankscope.probe import bootstrap, listener
-listener.start(bootstrap._pages[0])
+from rankscope.probe import listener, page
+listener.start(page.own_pages[0])
 try:
     raise ValueError("the one behind the wait")
 finally:
