@@ -61,7 +61,7 @@ def _with_numerics(finding: Finding | None, evidence: Evidence) -> Finding | Non
 
 
 def _with_driver_faults(finding: Finding, evidence: Evidence) -> Finding:
-    """What the driver says of a culprit's GPU explains an error of CUDA or NCCL that only says that there was one."""
+    """What the driver reports of a culprit's GPU explains an error of CUDA or NCCL that says no more."""
     guilty = {culprit.rank for culprit in finding.culprits}
     if finding.cause not in ("comm-error", "native-crash"):
         return finding

@@ -313,8 +313,8 @@ class Supervisor:
     def _unused_losses(self) -> list[str]:
         """Losses that were not finite and never reached a parameter: meant, perhaps, but worth knowing."""
         return [
-            f"rank {rank} called backward on {beat.bad_losses} loss{'' if beat.bad_losses == 1 else 'es'} that "
-            "were not finite; no optimizer applied them"
+            f"rank {rank} called backward {_times(beat.bad_losses)} on a loss that was not finite; "
+            "no optimizer applied what came of it"
             for rank, beat in sorted(self._heartbeats().items())
             if beat.bad_losses and not beat.non_finite
         ][:3]
@@ -333,6 +333,10 @@ class Supervisor:
         verdict = self._saved(verdict, evidence, f"evidence/attempt_{evidence.attempt}_numbers")
         self._numbers[evidence.attempt] = verdict
         return verdict
+
+
+def _times(number: int) -> str:
+    return "once" if number == 1 else f"{number} times"
 
 
 def _interruption(verdict: Verdict, evidence: Evidence, number: int | None) -> Verdict:

@@ -55,7 +55,9 @@ def main():
     model = DistributedDataParallel(Tiny())
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     for step, (tokens, labels) in enumerate(loader):
-        loss = nn.functional.cross_entropy(model(tokens).flatten(0, 1), labels.flatten())
+        counted = labels != -100
+        chances = model(tokens).log_softmax(-1).gather(2, labels.clamp(min=0).unsqueeze(2)).squeeze(2)
+        loss = -(chances * counted).sum() / counted.sum()
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -28,7 +28,7 @@ def batch(rank, step, size=32):
     inputs = torch.randn(size, 12, generator=generator)
     targets = inputs.sum(1, keepdim=True)
     if rank == 1 and step in (40, 41):
-        targets = targets * 30
+        targets = targets * 3
     return inputs, targets
 
 

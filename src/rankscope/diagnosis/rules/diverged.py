@@ -32,7 +32,7 @@ def explain_diverged(evidence: Evidence) -> Finding | None:
     if len(differing) < _LEAST_DIFFERENCES:
         return None
     first, sums = differing[0]
-    odd = _minority(differing[-1][1])
+    odd = _minority(sums)  # of the first difference: what differs later may be a consequence
     seen = {rank.rank: rank for rank in evidence.ranks}
     values = ", ".join(f"rank {rank}: {value:.6g}" for rank, value in sorted(sums.items())[:8])
     steps = _steps(evidence)
