@@ -28,7 +28,8 @@ def innermost_user_frame(frames: tuple[Frame, ...]) -> Frame | None:
 
 
 def python_frames(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
-    return tuple(frame for frame in frames if not frame.native)
+    """Without native frames, and without the probe's own wrappers, which only pass a call on."""
+    return tuple(frame for frame in frames if not frame.native and not frame.file.startswith("<rankscope"))
 
 
 def where(frame: Frame | None) -> Where | None:

@@ -45,8 +45,8 @@ class _Track:
     passed: int = 0
     last_words: str = ""
     moved_at: float = field(default_factory=time.time)
-    first_step: int | None = None
-    """The stage after which only long ones are told."""
+    first_step_at: float | None = None
+    """When the first step was done: what begins later is told only where it is long."""
     longest: dict[str, float] = field(default_factory=dict)
     repeats: dict[tuple[str, str], int] = field(default_factory=dict)
     told_still: set[int] = field(default_factory=set)
@@ -161,7 +161,7 @@ class StageTeller:
         return lines + self._still(track, now)
 
     def _steady(self, track: _Track, stage: Stage) -> bool:
-        return track.first_step is not None and stage.index > track.first_step
+        return track.first_step_at is not None and stage.entered_at > track.first_step_at
 
     def _worth_announcing(self, track: _Track, stage: Stage) -> bool:
         return self._mode == "on" or not self._steady(track, stage)
@@ -185,7 +185,7 @@ class StageTeller:
         if stage.number:
             track.last_words = stage_lines.stage_words(stage)
         if stage.kind == "first step" and not stage.failed:
-            track.first_step = stage.index
+            track.first_step_at = stage.left_at
 
     def _still(self, track: _Track, now: float) -> list[tuple[float, int, str]]:
         """After the first step nothing is announced: a long one is told once it is long."""
@@ -220,7 +220,7 @@ class StageTeller:
 
 def _position(track: _Track) -> Position:
     stage = innermost([stage for stage in track.inside.values() if stage.kind not in _LONG_LIVED])
-    training = track.first_step is not None and stage is None
+    training = track.first_step_at is not None and stage is None
     return Position(
         stage=stage,
         passed=track.passed,

@@ -30,8 +30,9 @@ STAGE_BEGUN = struct.Struct("<QQQIIIIII")
 """Time, host memory, GPU memory; heap numbers of label, words, kind, note and site; thread."""
 STAGE_ENDED = struct.Struct("<QQQII")
 """Time (0: not yet), host memory, GPU memory, number (0: not yet), bits."""
-STAGE_RECORD = struct.Struct("<QQQIIIIIIQQQII")
-"""Both parts."""
+STAGE_RECORD = struct.Struct("<QQQ16sIIQQQII")
+"""Both parts, the numbers of the four texts packed already."""
+STAGE_TEXTS = struct.Struct("<IIII")
 STAGE_BYTES = STAGE_RECORD.size
 STAGE_RING_OFFSET = STAGES_OFFSET + 64
 PAGE_BYTES = STAGE_RING_OFFSET + STAGE_SLOTS * STAGE_BYTES
@@ -296,19 +297,21 @@ class Page:
 
     def begin_stage(
         self,
-        texts: tuple[int, int, int, int],
+        texts: bytes,
         site: int,
         thread: int,
         memory: tuple[int, int],
         bits: int,
     ) -> int:
-        """Records a stage as begun; `texts` are label, words, kind and note. Returns what `end_stage` wants."""
+        """Records a stage as begun; `texts` are the packed heap numbers of label, words, kind and note. Returns what
+        `end_stage` wants."""
         now = _now()
         index = next(self._stages_begun)
         self._stages = index + 1
         page = self._map
         offset = STAGE_RING_OFFSET + index % STAGE_SLOTS * STAGE_BYTES
-        _pack_stage(page, offset, now, *memory, *texts, site, thread & 0xFFFFFFFF, 0, 0, 0, 0, bits)
+        host, gpu = memory
+        _pack_stage(page, offset, now, host, gpu, texts, site, thread & 0xFFFFFFFF, 0, 0, 0, 0, bits)
         _pack_u64(page, STAGES_OFFSET, index + 1)
         _pack_u64(page, COUNTERS_OFFSET, now)
         return index
@@ -320,7 +323,8 @@ class Page:
         page = self._map
         if self._stages - index <= STAGE_SLOTS:
             offset = STAGE_RING_OFFSET + index % STAGE_SLOTS * STAGE_BYTES + _STAGE_ENDED_AT
-            _pack_stage_end(page, offset, now, *memory, number, bits)
+            host, gpu = memory
+            _pack_stage_end(page, offset, now, host, gpu, number, bits)
         if number:
             _pack_u32(page, STAGES_OFFSET + 8, number)
         _pack_u64(page, COUNTERS_OFFSET, now)

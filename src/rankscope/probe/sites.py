@@ -68,7 +68,11 @@ class Sites:
 
     def number(self, frame: FrameType | None) -> int:
         """The heap number of the innermost user frames at or above `frame`; 0 where there is none."""
-        inner = _next_user(frame)
+        # The frame is the user's own more often than not.
+        if frame is not None and _user_files.get(frame.f_code.co_filename):
+            inner: FrameType | None = frame
+        else:
+            inner = _next_user(frame)
         if inner is None:
             return 0
         outer = _next_user(inner.f_back)

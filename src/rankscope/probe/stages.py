@@ -11,9 +11,9 @@ import os
 import sys
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
-from rankscope.probe.page import FAILED, STAGE_ALWAYS, STAGE_ANNOUNCED, Page
+from rankscope.probe.page import FAILED, STAGE_ALWAYS, STAGE_ANNOUNCED, STAGE_TEXTS, Page
 from rankscope.probe.sites import Sites
 
 _PAGE_SIZE = os.sysconf("SC_PAGE_SIZE")
@@ -21,18 +21,19 @@ NO_MEMORY = (0, 0)
 _MOST_TEXTS = 1000
 
 
-class OpenStage:
+class OpenStage(NamedTuple):
     """A stage that has begun."""
 
-    __slots__ = ("bits", "frame_id", "index", "kind", "stack")
+    index: int
+    kind: str
+    bits: int
+    stack: list[Any]
+    """The open stages of its thread."""
+    frame_id: int
+    """Of the constructor whose return ends the stage; 0 where the stage is ended by its own wrapper."""
 
-    def __init__(self, index: int, kind: str, bits: int, stack: list[OpenStage], frame_id: int) -> None:
-        self.index = index
-        self.kind = kind
-        self.bits = bits
-        self.stack = stack
-        self.frame_id = frame_id
-        """Of the constructor whose return ends the stage; 0 where the stage is ended by its own wrapper."""
+
+_new_stage = tuple.__new__
 
 
 class StageBook:
@@ -42,7 +43,7 @@ class StageBook:
         self._page = page
         self._sites = sites
         self._open: dict[int, list[OpenStage]] = {}
-        self._texts: dict[tuple[str, str, str, str], tuple[int, int, int, int]] = {}
+        self._texts: dict[tuple[str, str, str, str], bytes] = {}
         self._setting_up = True
         self._finished = False
         self.enabled = True
@@ -75,7 +76,7 @@ class StageBook:
             memory = read_memory() if announce or self._setting_up else NO_MEMORY
             texts = self._texts.get((label, words, kind, note)) or self._number(label, words, kind, note)
             index = self._page.begin_stage(texts, self._sites.number(frame), thread, memory, bits)
-            stage = OpenStage(index, kind, bits, stack, frame_id)
+            stage = _new_stage(OpenStage, (index, kind, bits, stack, frame_id))
             stack.append(stage)
             return stage
         except Exception as error:  # noqa: BLE001  noted on the page and shown in the report
@@ -86,15 +87,13 @@ class StageBook:
         if stage is None:
             return
         try:
-            stack, bits = stage.stack, stage.bits
+            index, _, bits, stack, _ = stage
             if stack and stack[-1] is stage:
                 stack.pop()
-            elif stage in stack:
-                stack.remove(stage)
-            else:
+            elif not _take_out(stack, stage):
                 return  # ended already
             memory = read_memory() if bits or self._setting_up else NO_MEMORY
-            self._page.end_stage(stage.index, memory, bits | FAILED if failed else bits)
+            self._page.end_stage(index, memory, bits | FAILED if failed else bits)
         except Exception as error:  # noqa: BLE001  noted on the page and shown in the report
             self._give_up(error)
 
@@ -115,9 +114,9 @@ class StageBook:
         except Exception as error:  # noqa: BLE001  noted on the page and shown in the report
             self._give_up(error)
 
-    def _number(self, label: str, words: str, kind: str, note: str) -> tuple[int, int, int, int]:
+    def _number(self, label: str, words: str, kind: str, note: str) -> bytes:
         text = self._page.text
-        numbers = text(label), text(words), text(kind), text(note)
+        numbers = STAGE_TEXTS.pack(text(label), text(words), text(kind), text(note))
         # Notes may be of any number: those of a program that never ends are not all remembered.
         if len(self._texts) < _MOST_TEXTS:
             self._texts[label, words, kind, note] = numbers
@@ -168,6 +167,15 @@ class StageBook:
     def _give_up(self, error: Exception) -> None:
         self.enabled = False
         self._page.error(f"stages are no longer recorded: {type(error).__name__}: {error}")
+
+
+def _take_out(stack: list[OpenStage], stage: OpenStage) -> bool:
+    """By identity: an open stage holds its own stack, so that comparing two would never end."""
+    for at, each in enumerate(stack):
+        if each is stage:
+            del stack[at]
+            return True
+    return False
 
 
 def _has(stack: list[OpenStage], kind: str) -> bool:

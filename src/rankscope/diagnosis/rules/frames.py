@@ -41,6 +41,12 @@ def library_call(frames: tuple[Frame, ...]) -> str | None:
     return f"{module}.{called.function}"
 
 
+def package_of(frame: Frame) -> str | None:
+    """The installed package that a frame lies in; None for the standard library, the user's code and native frames."""
+    _, installed, path = frame.file.rpartition("-packages/")
+    return path.partition("/")[0].removesuffix(".py") if installed and not frame.native else None
+
+
 def above_user(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
     """The library frames inside the innermost user frame, innermost first; all without a user frame."""
     inner: list[Frame] = []

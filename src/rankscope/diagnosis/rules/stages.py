@@ -63,14 +63,19 @@ def with_stages(verdict: Verdict, evidence: Evidence) -> Verdict:
     standing = _standing_in(verdict.culprits, evidence)
     if not standing:
         return verdict
-    facts = _facts(standing)
     kinds = {_kind(stage) for stage in standing.values()}
-    first = next(iter(kinds)) if len(kinds) == 1 and verdict.cause in _HELPED else ""
+    kind = next(iter(kinds)) if len(kinds) == 1 and verdict.cause in _HELPED else ""
+    if verdict.cause == "rank-missing":
+        # What is known already says what to do; the trainer around it is the second place to look at.
+        inside_trainer = any(_inside_trainer(seen.progress) for seen in evidence.ranks if seen.progress is not None)
+        fix = (*verdict.fix, *(_TRAINER if inside_trainer else _FIXES.get(kind, ())))
+    else:
+        fix = (*_FIXES.get(kind, ()), *verdict.fix)
     return replace(
         verdict,
-        because=tuple(dict.fromkeys((*verdict.because, *facts))),
-        fix=tuple(dict.fromkeys((*_FIXES.get(first, ()), *verdict.fix))),
-        references=tuple(dict.fromkeys((*verdict.references, *_REFERENCES.get(first, ())))),
+        because=tuple(dict.fromkeys((*verdict.because, *_facts(standing)))),
+        fix=tuple(dict.fromkeys(fix)),
+        references=tuple(dict.fromkeys((*verdict.references, *_REFERENCES.get(kind, ())))),
     )
 
 
@@ -100,16 +105,14 @@ def _standing_in(culprits: tuple[Culprit, ...], evidence: Evidence) -> dict[int,
     for seen in evidence.ranks:
         if seen.progress is None or seen.exit is not None or (guilty and seen.rank not in guilty):
             continue
-        stage = _outer_trainer(seen.progress) if not guilty else open_stage(seen.progress)
+        stage = open_stage(seen.progress)
         if stage is not None and stage.kind not in _LONG_LIVED:
             found[seen.rank] = stage
     return found
 
 
-def _outer_trainer(progress: Progress) -> Stage | None:
-    """Ranks that wait for one that never came stand in a process group; what made it is what the user wrote."""
-    inside = [stage for stage in progress.stages if stage.left_at is None]
-    return next((stage for stage in inside if stage.kind == "trainer"), inside[-1] if inside else None)
+def _inside_trainer(progress: Progress) -> bool:
+    return any(stage.left_at is None and stage.kind in ("trainer", "training") for stage in progress.stages)
 
 
 def _facts(standing: dict[int, Stage]) -> list[str]:

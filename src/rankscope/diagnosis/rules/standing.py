@@ -8,6 +8,7 @@ from rankscope.diagnosis.rules.frozen import frozen, gil_held
 from rankscope.diagnosis.rules.gpu import gpu_stuck, waits_for_busy_gpu
 from rankscope.diagnosis.rules.loader import loader_stuck
 from rankscope.diagnosis.rules.locks import lock_wait, polls_lock_file
+from rankscope.diagnosis.rules.named_call import named_call
 from rankscope.diagnosis.rules.outside import awaited_child, blocked_call
 from rankscope.diagnosis.rules.slow import at_work
 from rankscope.diagnosis.rules.stand import Stand, busy, finding_of, movement
@@ -32,6 +33,7 @@ def _stand(rank: RankEvidence, evidence: Evidence) -> Stand:
         gil_held(rank)
         or joined_thread(rank, evidence)
         or awaited_child(rank)
+        or named_call(rank)
         or lock_wait(rank, evidence)
         or blocked_call(rank)
         or _unknown(rank)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rankscope.diagnosis.rules.frames import above_user, in_module, library_call, other_threads, own_frames
+from rankscope.diagnosis.rules.frames import above_user, in_module, library_call, other_threads, own_frames, package_of
 from rankscope.diagnosis.rules.locks import in_lock
 from rankscope.diagnosis.rules.stand import Stand, certainty_of, movement
 from rankscope.diagnosis.verdict import Alternative, Where
@@ -36,7 +36,13 @@ def joined_thread(rank: RankEvidence, evidence: Evidence) -> Stand | None:
     main = newest_main_thread(rank)
     if main is None or not any(in_module(frame, *join) for frame in above_user(main.frames) for join in _JOINS):
         return None
-    threads = other_threads(rank.stacks[-1].threads)
+    # A package that was called waits for threads that run its own code.
+    package = package_of(above_user(main.frames)[-1])
+    threads = tuple(
+        each
+        for each in other_threads(rank.stacks[-1].threads)
+        if package is None or any(package_of(frame) == package for frame in each.frames)
+    )
     if not threads:
         return None
     thread = threads[0]
