@@ -38,7 +38,7 @@ def _as_ended(seen: RankEvidence) -> RankEvidence:
 
 
 def _find(evidence: Evidence, endings: Endings, graph: WaitGraph) -> Finding | None:
-    lost = explain_lost_node(evidence)
+    lost = explain_lost_node(evidence, graph)
     if lost is not None:
         return lost
     if endings.origin is not None:
