@@ -120,7 +120,7 @@ def _find(evidence: Evidence, endings: Endings, graph: WaitGraph) -> Finding | N
     mismatch = explain_mismatch(evidence) if evidence.trigger.startswith("files") else None
     if mismatch is not None:
         return mismatch
-    lost = explain_lost_node(evidence)
+    lost = explain_lost_node(evidence, graph)
     if lost is not None:
         return lost
     if endings.origin is not None:

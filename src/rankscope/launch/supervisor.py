@@ -193,8 +193,9 @@ class Supervisor:
             self._job.nodes.rule(verdict, stop=True, hang=False)
         self._obey(verdict, stop=True, hang=False)
 
-    def ruled(self, verdict: Verdict, stop: bool, hang: bool) -> None:
+    def ruled(self, verdict: Verdict, stop: bool, hang: bool, speaker: str) -> None:
         """From the node that speaks for the job: its verdict is this node's too."""
+        verdict = replace(verdict, notes=(*verdict.notes, f"the evidence of all nodes lies on {speaker}"))
         with self._lock:
             self._verdicts[self._job.attempt] = verdict
         self.write(verdict)

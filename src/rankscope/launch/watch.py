@@ -311,6 +311,8 @@ class Watcher:
             now = time.time()
             episode.next_look = now + min(max(now - episode.since, 0.5), _LATE_LOOK_S)
             return
+        for trace in self._traces.values():
+            trace.base = None  # what the look itself made the ranks do is no sign of life
         if self._stop.is_set() or self._job.stopping or self._job.failed():
             return
         verdict = diagnose(evidence)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rankscope.diagnosis.finding import Finding
 from rankscope.diagnosis.verdict import Alternative, Certainty, Culprit, Outcome
 from rankscope.diagnosis.views import ranks_text
+from rankscope.diagnosis.waits import WaitGraph
 from rankscope.evidence.model import Evidence, NodeEvidence
 
 _LOST = frozenset({"gone", "frozen", "unreachable", "cut-off"})
@@ -12,10 +13,10 @@ _BEAT_S = 3.0
 """A node's last word may be so much older than the moment it was lost."""
 
 
-def explain_lost_node(evidence: Evidence) -> Finding | None:
-    """None while every node answers, or where ranks had failed before a node was lost."""
+def explain_lost_node(evidence: Evidence, graph: WaitGraph) -> Finding | None:
+    """None while every node answers or nobody needs the one that does not, and where ranks had failed before."""
     lost = [node for node in evidence.nodes if node.state in _LOST]
-    if not lost or _failed_before(lost, evidence):
+    if not lost or _failed_before(lost, evidence) or not _needed(lost, evidence, graph):
         return None
     own = [node for node in lost if node.state == "cut-off"]
     if own:
@@ -51,7 +52,7 @@ _CASES: dict[str, tuple[Outcome, str, Certainty, str]] = {
     "gone": ("crash", "killed", "proven", "its launcher has ended without a word"),
     "frozen": ("hang", "frozen-process", "likely", "its launcher is stopped"),
     "unreachable": ("hang", "address-unreachable", "likely", "its node does not answer"),
-    "cut-off": ("hang", "address-unreachable", "proven", "its node has lost its network link"),
+    "cut-off": ("hang", "address-unreachable", "likely", "its node has lost its network link"),
 }
 _WORDS = {
     "gone": "gone: its launcher was killed or its machine restarted",
@@ -107,6 +108,15 @@ def _failed_before(lost: list[NodeEvidence], evidence: Evidence) -> bool:
     return any(at < last_word - _BEAT_S for at in failures)
 
 
+def _needed(lost: list[NodeEvidence], evidence: Evidence, graph: WaitGraph) -> bool:
+    """A launcher that is slow to answer harms nobody while the ranks go on."""
+    if any(rank.exit is not None and rank.exit.code != 0 for rank in evidence.ranks):
+        return True
+    missing = {rank for node in lost for rank in node.ranks}
+    here = {rank for node in lost if node.state == "cut-off" for rank in node.ranks}
+    return any(graph.edges.get(rank, frozenset()) & missing or rank in here for rank in graph.waiting())
+
+
 def _nobody_answers(evidence: Evidence) -> bool:
     """Two machines that do not reach each other: seen from the one without the store, either may be cut off."""
     others = [node for node in evidence.nodes if node.host != node.seen_from]
@@ -119,7 +129,7 @@ def _apart(lost: list[NodeEvidence]) -> Finding:
     return Finding(
         outcome="hang",
         cause="address-unreachable",
-        certainty="possible",
+        certainty="likely",
         culprits=(),
         summary=f"{here} and {names} do not reach each other; which of them is cut off cannot be told from {here}",
         because=(f"connections from {here} to {names} are not answered at all", "the link of this machine is up"),

@@ -22,12 +22,13 @@ class ChannelLost(Exception):
 class Channel:
     """Keys and values, shared by the launchers of one attempt. Used by one thread at a time."""
 
-    def __init__(self, store: Any, prefix: str) -> None:
-        self._store = store
+    def __init__(self, connect: Callable[[], Any], prefix: str) -> None:
+        self._connect = connect
+        self._store: Any = None
         self._prefix = prefix
         self._lock = threading.Lock()
         self.lost: str | None = None
-        """Why nothing can be said over it any more."""
+        """Why the last word was not answered; the next one is tried over a new connection."""
 
     def set(self, key: str, value: bytes) -> None:
         self._ask(lambda: self._store.set(self._prefix + key, value))
@@ -46,15 +47,22 @@ class Channel:
         return self._ask(look)
 
     def _ask(self, question: Callable[[], T]) -> T:
+        def ask() -> T:
+            if self._store is None:
+                self._store = self._connect()
+            return question()
+
         with self._lock:
             if self.lost is not None:
-                raise ChannelLost(self.lost)
+                self._store = None  # a late answer would be taken for that to another question
             try:
-                return call_within(ANSWER_LIMIT_S, question)
+                answer = call_within(ANSWER_LIMIT_S, ask)
+                self.lost = None
+                return answer
             except TimeoutError as error:
                 self.lost = f"no answer within {ANSWER_LIMIT_S:g} s"
                 raise ChannelLost(self.lost) from error
-            except RuntimeError as error:  # torch's network errors are RuntimeErrors
+            except (RuntimeError, OSError) as error:  # torch's network errors are RuntimeErrors
                 self.lost = (str(error).splitlines() or ["connection lost"])[0][:200]
                 raise ChannelLost(self.lost) from error
 
@@ -75,8 +83,15 @@ def connect(store: Any, prefix: str) -> Channel | None:
     base = tcp_store_of(store)
     if base is None:
         return None
-    own = TCPStore(base.host, base.port, None, False, timedelta(seconds=30), wait_for_workers=False)
-    return Channel(own, prefix)
+    address, port = base.host, base.port
+    limit = timedelta(seconds=ANSWER_LIMIT_S)
+
+    def open_store() -> Any:
+        # torch writes a page to the terminal about every connection that fails: it is asked only where one can be made.
+        socket.create_connection((address, port), timeout=ANSWER_LIMIT_S / 2).close()
+        return TCPStore(address, port, None, False, limit, wait_for_workers=False)
+
+    return Channel(open_store, prefix)
 
 
 def serves(port: int) -> bool:

@@ -42,7 +42,7 @@ class Door:
         self._socket.close()
 
 
-def knock(address: str, port: int, limit_s: float = 2.0) -> Answer:
+def knock(address: str, port: int, limit_s: float = 3.0) -> Answer:
     """How the launcher behind that door is."""
     try:
         with socket.create_connection((address, port), timeout=limit_s) as visitor:

@@ -48,7 +48,7 @@ class Exchange:
         nodes: int,
         door: Door,
         collect: Callable[[str], Evidence],
-        on_ruling: Callable[[Verdict, bool, bool], None],
+        on_ruling: Callable[[Verdict, bool, bool, str], None],
         note: Callable[[str], None],
     ) -> None:
         self.own = own
@@ -99,7 +99,7 @@ class Exchange:
         return any(beat.still and not beat.ended for beat in self._beats.values())
 
     def gather(self, trigger: str) -> Evidence | None:
-        """Evidence of all nodes; None on a node that does not speak: it has asked for a look, and a ruling comes."""
+        """Evidence of all nodes; None on a node that does not speak: it has asked for a look, a ruling will come."""
         if self.speaks:
             with self._looking:
                 return self._gather_all(trigger)
@@ -229,7 +229,8 @@ class Exchange:
     def _follow(self, ruled: Ruling) -> None:
         if ruled.number > self._rulings:
             self._rulings = ruled.number
-            self._on_ruling(ruled.content(), ruled.stop, ruled.hang)
+            assert self._speaker is not None
+            self._on_ruling(ruled.content(), ruled.stop, ruled.hang, self.hellos[self._speaker].host)
             self._channel.set(f"heard/{self.own.node}", str(ruled.number).encode())
 
     def _answer(self, call: Call) -> None:
@@ -298,10 +299,14 @@ def open_exchange(
     ranks: tuple[int, ...],
     attempt_key: str,
     collect: Callable[[str], Evidence],
-    on_ruling: Callable[[Verdict, bool, bool], None],
+    on_ruling: Callable[[Verdict, bool, bool, str], None],
     note: Callable[[str], None],
+    holds_store: bool | None = None,
 ) -> Exchange | None:
-    """Joins the launchers of this attempt; None, with a note, where the rendezvous has no TCP store."""
+    """Joins the launchers of this attempt; None, with a note, where the rendezvous has no TCP store.
+
+    `holds_store`: whether this node serves it; None finds out.
+    """
     base = tcp_store_of(store)
     if base is None:
         note("the rendezvous store is no TCP store: this node sees its own ranks only")
@@ -311,7 +316,9 @@ def open_exchange(
     assert channel is not None
     address = own_address(base.host, base.port)
     door = Door(address)
-    own = Hello(node, host, address, door.port, ranks, os.getpid(), serves(base.port))
+    own = Hello(
+        node, host, address, door.port, ranks, os.getpid(), serves(base.port) if holds_store is None else holds_store
+    )
     exchange = Exchange(channel, own, nodes, door, collect, on_ruling, note)
     exchange.start()
     return exchange

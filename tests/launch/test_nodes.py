@@ -1,0 +1,240 @@
+"""A job on several machines: one verdict, the same on every node, also when a node is the culprit."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import COMMAND, Rankscope, Started, kill, wait_until
+from namespaces import Host, hosts, why_not
+from rankscope.diagnosis.diagnose import diagnose
+from rankscope.diagnosis.verdict import Verdict
+from rankscope.evidence.model import Evidence, NodeEvidence, RankEvidence
+from rankscope.launch.nodes.channel import serves
+from rankscope.launch.nodes.door import Door, knock
+from rankscope.launch.nodes.exchange import Exchange, open_exchange
+from rankscope.launch.nodes.parcel import merge, pack, unpack
+
+ZOO = Path(__file__).resolve().parents[2] / "zoo"
+sys.path.insert(0, str(ZOO))
+
+from expectation import accepted_lines, load_case  # noqa: E402
+
+STEPS = """
+import time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+for step in range(100000):
+    dist.all_reduce(torch.ones(10))
+    print("step", step, flush=True)
+    time.sleep(0.1)
+"""
+
+
+@pytest.fixture
+def machines() -> Iterator[list[Host]]:
+    reason = why_not()
+    if reason is not None:
+        pytest.skip(reason)
+    with hosts(2) as made:
+        yield made
+
+
+def start(
+    rankscope: Rankscope, machines: list[Host], ranks: list[int], *words: object, env: dict[str, str] | None = None
+) -> list[Started]:
+    """`rankscope run` on every machine, with so many ranks each."""
+    started = []
+    for number, (host, count) in enumerate(zip(machines, ranks, strict=True)):
+        options = ["--nnodes", len(machines), "--node-rank", number, "--nproc-per-node", count]
+        options += ["--master-addr", machines[0].address, "--master-port", 29511]
+        options += ["--run-dir", rankscope.folder / "run"]
+        command = host.command(*COMMAND, "run", *options, *words)
+        started.append(rankscope.command(*command, env={**(env or {}), "GLOO_SOCKET_IFNAME": "eth0"}))
+    return started
+
+
+def verdict_of(rankscope: Rankscope, host: Host) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((rankscope.folder / "run" / host.name / "verdict.json").read_bytes())
+    return content
+
+
+def blamed(verdict: dict[str, Any]) -> set[tuple[str, int]]:
+    return {(culprit["host"], culprit["rank"]) for culprit in verdict["culprits"]}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["replica_groups", "eval_batchnorm", "loss_report", "hub_weights", "batch_check"])
+def test_zoo_case_over_two_nodes_gets_the_same_verdict_on_both(
+    rankscope: Rankscope, machines: list[Host], name: str
+) -> None:
+    case = load_case(name)
+    first = (case.expect.nproc + 1) // 2
+    arguments = [word.replace("{tmp}", str(rankscope.folder)) for word in case.expect.args]
+    words = [*case.expect.options, case.folder / "train.py", *arguments]
+    nodes = start(rankscope, machines, [first, case.expect.nproc - first], *words, env=dict(case.expect.env))
+    codes = [node.wait(150.0).code for node in nodes]
+    wanted = case.expect.exit_code if isinstance(case.expect.exit_code, list) else [case.expect.exit_code]
+    assert all(code in wanted for code in codes), [node.err.decode(errors="replace")[-2000:] for node in nodes]
+    lines = {line for found in accepted_lines(case).values() for line in found}
+    for host in machines:
+        verdict = verdict_of(rankscope, host)
+        assert (verdict["outcome"], verdict["cause"]) == (case.expect.outcome, case.expect.cause), verdict
+        assert blamed(verdict) == {(machines[rank >= first].name, rank) for rank in case.expect.ranks}
+        for culprit in verdict["culprits"]:
+            assert not lines or (Path(culprit["where"]["file"]).name, culprit["where"]["line"]) in {
+                (Path(file).name, line) for file, line in lines
+            }
+        assert verdict["world_size"] == case.expect.nproc
+
+
+def pids_on(host: Host) -> list[int]:
+    told = subprocess.run(["ip", "netns", "pids", host.namespace], capture_output=True, text=True, check=True)
+    return [int(pid) for pid in told.stdout.split()]
+
+
+def kill_node(host: Host) -> None:
+    for pid in pids_on(host):
+        kill(pid, signal.SIGKILL)
+
+
+def freeze_node(host: Host) -> None:
+    for pid in pids_on(host):
+        kill(pid, signal.SIGSTOP)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("harm", "cause", "word", "lost"),
+    [
+        (kill_node, "killed", "is gone", 0),
+        (kill_node, "killed", "is gone", 1),
+        (freeze_node, "frozen-process", "is frozen", 0),
+        (freeze_node, "frozen-process", "is frozen", 1),
+        (Host.pull_the_cable, "address-unreachable", "is out of reach", 1),
+    ],
+    ids=["node with the store killed", "killed", "node with the store frozen", "frozen", "cut off"],
+)
+def test_lost_node_is_the_culprit_by_host_and_ranks(
+    rankscope: Rankscope, machines: list[Host], harm: Callable[[Host], None], cause: str, word: str, lost: int
+) -> None:
+    nodes = start(rankscope, machines, [2, 2], rankscope.script(STEPS))
+    left = 1 - lost
+    nodes[left].shows("step 5", timeout_s=120.0)
+    harm(machines[lost])
+    nodes[left].shows(f"the node {machines[lost].name} (ranks {2 * lost}, {2 * lost + 1}) {word}", timeout_s=60.0)
+    assert wait_until((rankscope.folder / "run" / machines[left].name / "verdict.json").exists, 10.0)
+    verdict = verdict_of(rankscope, machines[left])
+    assert verdict["cause"] == cause
+    assert blamed(verdict) == {(machines[lost].name, 2 * lost), (machines[lost].name, 2 * lost + 1)}
+    if harm is Host.pull_the_cable:
+        # The node itself knows it too.
+        nodes[lost].shows(f"the node {machines[lost].name} (ranks 2, 3) is cut off", timeout_s=60.0)
+
+
+def rank(number: int, host: str, **more: Any) -> RankEvidence:
+    return RankEvidence(rank=number, local_rank=number, host=host, pid=number + 10, started_at=1000.0, **more)
+
+
+def evidence(*ranks: RankEvidence, world: int = 4, **more: Any) -> Evidence:
+    return Evidence(1, 1100.0, 1000.0, "still", world, ranks, **more)
+
+
+def test_evidence_survives_the_way_through_the_store_and_its_clock_is_set_right() -> None:
+    seen = evidence(rank(2, "b", error_tail=("oops",)))
+    assert unpack(pack(seen)) == seen
+    moved = unpack(pack(seen, clock_off_s=50.0))
+    assert (moved.collected_at, moved.started_at, moved.ranks[0].started_at) == (1050.0, 950.0, 950.0)
+    assert unpack(pack(seen, clock_off_s=0.4)) == seen
+
+
+def test_evidence_of_all_nodes_is_one_evidence() -> None:
+    nodes = (NodeEvidence("a", (0, 1), "answered"), NodeEvidence("b", (2, 3), "answered"))
+    here = evidence(rank(0, "a"), rank(1, "a"), stall_after_s=30.0)
+    there = evidence(rank(2, "b"), rank(3, "b"), stall_after_s=40.0)
+    whole = merge(here, [there], nodes)
+    assert [seen.rank for seen in whole.ranks] == [0, 1, 2, 3]
+    assert (whole.stall_after_s, whole.nodes) == (40.0, nodes)
+
+
+def test_slow_launcher_of_ranks_that_go_on_is_nobodys_fault() -> None:
+    """Nobody waits for the ranks of the node that does not answer."""
+    nodes = (NodeEvidence("a", (0,), "answered"), NodeEvidence("b", (1,), "frozen", 7, 9.0, "a"))
+    assert diagnose(evidence(rank(0, "a"), world=2, nodes=nodes)).outcome == "ok"
+
+
+def test_door_tells_alive_from_frozen_gone_and_unreachable() -> None:
+    door = Door("127.0.0.1")
+    assert knock("127.0.0.1", door.port) == "alive"
+    door.close()
+    assert knock("127.0.0.1", door.port) == "gone"
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        assert knock("127.0.0.1", silent.getsockname()[1], 0.2) == "frozen"
+        assert serves(silent.getsockname()[1])
+    assert not serves(1)
+
+
+class Team:
+    """Launchers of one job in this process, over a real store, with made-up evidence."""
+
+    def __init__(self, count: int) -> None:
+        from torch._C._distributed_c10d import TCPStore
+
+        self.store = TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=20), wait_for_workers=False)
+        self.rulings: dict[int, list[tuple[str, bool, bool, str]]] = {number: [] for number in range(count)}
+        self.notes: list[str] = []
+        self.nodes: list[Exchange] = []
+        for number in range(count):
+            opened = open_exchange(
+                self.store,
+                node=number,
+                nodes=count,
+                host=f"node-{number}",
+                ranks=(number,),
+                attempt_key="mark",
+                collect=lambda trigger, number=number: evidence(rank(number, f"node-{number}"), world=count),  # type: ignore[misc]
+                on_ruling=lambda verdict, stop, hang, by, number=number: self.rulings[number].append(  # type: ignore[misc]
+                    (verdict.headline, stop, hang, by)
+                ),
+                note=self.notes.append,
+                holds_store=number == 1,
+            )
+            assert opened is not None
+            self.nodes.append(opened)
+
+
+def test_one_look_brings_the_evidence_of_all_nodes_and_one_ruling_reaches_all() -> None:
+    team = Team(3)
+    try:
+        assert wait_until(lambda: all(len(node.hellos) == 3 for node in team.nodes), 30.0)
+        assert [node.speaks for node in team.nodes] == [False, True, False]
+        speaker = team.nodes[1]
+        assert team.nodes[2].gather("failure") is None
+        assert wait_until(lambda: speaker.look_wanted() == "failure", 30.0)
+        seen = speaker.gather("failure")
+        assert seen is not None
+        assert [found.state for found in seen.nodes] == ["answered"] * 3
+        assert [found.rank for found in seen.ranks] == [0, 1, 2]
+        assert speaker.look_wanted() is None
+        verdict = Verdict(1, "hang", "rank-left", "proven", (), (), "rank 2 left.", (), ())
+        speaker.rule(verdict, stop=True, hang=True)
+        assert wait_until(lambda: bool(team.rulings[0] and team.rulings[2]), 30.0)
+        assert team.rulings == {number: [("rank 2 left.", True, True, "node-1")] * (number != 1) for number in range(3)}
+    finally:
+        closing = [threading.Thread(target=node.close, args=("ended",)) for node in team.nodes]
+        for thread in closing:
+            thread.start()
+        for thread in closing:
+            thread.join()
+    assert team.notes == []
