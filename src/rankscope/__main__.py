@@ -2,4 +2,6 @@ import sys
 
 from rankscope.cli import main
 
-sys.exit(main())
+# Processes that read dumps import this file again.
+if __name__ == "__main__":
+    sys.exit(main())

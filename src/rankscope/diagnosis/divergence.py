@@ -331,11 +331,18 @@ def _times_made(side: Side, divergence: Divergence, states: dict[int, State]) ->
     if side.event is None:
         return 0
     group, seq = divergence.group, divergence.seq
-    step = (_site(_event(states[side.ranks[0]], group, seq - 1)), _site(side.event))
+    before, here = _site(_event(states[side.ranks[0]], group, seq - 1)), _site(side.event)
     made = 0
+    # Many ranks share their places: each is compared once.
+    is_here: dict[int, bool] = {}
     for state in states.values():
         events = state.timeline.events.get(group, {}) if state.timeline is not None else {}
         for number in range(max(min(events, default=seq), seq - 400), seq):
-            if number in events and number - 1 in events:
-                made += (_site(events[number - 1]), _site(events[number])) == step
+            event = events.get(number)
+            if event is None:
+                continue
+            if id(event.site) not in is_here:
+                is_here[id(event.site)] = _site(event) == here
+            if is_here[id(event.site)] and number - 1 in events:
+                made += _site(events[number - 1]) == before
     return made

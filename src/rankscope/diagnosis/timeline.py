@@ -114,7 +114,7 @@ def _from_recorder(rank: RankEvidence, calls: tuple[Call, ...], called: dict[str
     for entry in rank.collectives:
         if entry.p2p:
             continue
-        call = covering.of(entry)
+        call = covering.of(entry) if calls else None
         events.setdefault(entry.group, {})[entry.seq] = Event(
             group=entry.group,
             seq=entry.seq,
@@ -126,11 +126,16 @@ def _from_recorder(rank: RankEvidence, calls: tuple[Call, ...], called: dict[str
             dtype=next(iter(entry.input_dtypes or entry.output_dtypes), ""),
             root=call.peer if call is not None else -1,
             step=call.step if call is not None else -1,
-            site=(call.site if call is not None else ()) or tuple(frame for frame in entry.frames if frame.user),
+            site=(call.site if call is not None else ()) or _own(entry.frames),
             thread=entry.thread,
         )
         newest[entry.group] = max(newest.get(entry.group, 0), entry.seq)
     return Timeline(rank=rank.rank, recorded=True, events=events, newest=newest, called=called)
+
+
+def _own(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    """The user's frames; the same object where all are, so that equal places of many ranks are told at once."""
+    return frames if all(frame.user for frame in frames) else tuple(frame for frame in frames if frame.user)
 
 
 def _from_calls(rank: RankEvidence, calls: tuple[Call, ...], called: dict[str, int]) -> Timeline:

@@ -90,6 +90,11 @@ def job_of_pids(pids: Sequence[int]) -> FoundJob:
         for job in jobs:
             if {rank.pid for rank in job.ranks} <= below:
                 return job
+        if (
+            any(_told_rank(_environment(pid)) is not None for pid in below)
+            and _told_rank(_environment(pids[0])) is None
+        ):
+            raise ProcessLookupError(f"{pids[0]} is a launcher, and none of its ranks has loaded torch yet")
     return _by_hand(pids)
 
 

@@ -114,6 +114,8 @@ class KindTable:
     kinds: list[Kind] = field(default_factory=list)
     _numbers: dict[Kind, int] = field(default_factory=dict)
     _frames: dict[tuple[Any, Any, Any], Frame] = field(default_factory=dict)
+    _groups: dict[str, tuple[Group, ...]] = field(default_factory=dict)
+    _shared: dict[tuple[Group, ...], tuple[Group, ...]] = field(default_factory=dict)
 
     def number(self, kind: Kind) -> int:
         found = self._numbers.get(kind)
@@ -132,6 +134,18 @@ class KindTable:
         if found is None:
             found = self._frames[key] = as_frame(item)
         return found
+
+    def groups(self, config: object) -> tuple[Group, ...]:
+        """The process groups of a dump. The ranks of a large job are a long text, the same in every dump."""
+        key = repr(config)
+        found = self._groups.get(key)
+        if found is None:
+            found = self._groups[key] = as_groups(config)
+        return found
+
+    def shared_groups(self, groups: tuple[Group, ...]) -> tuple[Group, ...]:
+        """The same groups, as the one object that all dumps share."""
+        return self._shared.setdefault(groups, groups)
 
     def adopt(self, kinds: Iterable[Kind]) -> list[int]:
         """The numbers here of another table's kinds, in its order."""
@@ -184,7 +198,7 @@ def _columns(document: object, table: KindTable) -> Columns:
         flags=_flags(entries),
         last_enqueued=enqueued,
         last_completed=completed,
-        groups=as_groups(top.get("pg_config", {})),
+        groups=table.groups(top.get("pg_config", {})),
         version=str(top.get("version", ""))[:20],
     )
     return _oldest_first(columns)

@@ -35,11 +35,11 @@ def read_dumps(paths: Sequence[str]) -> tuple[KindTable, list[Columns | str]]:
         numbers = table.adopt(kinds)
         same = numbers == list(range(len(numbers)))
         for answer in answers:
-            if isinstance(answer, Columns) and not same:
-                renumbered = array("I", map(numbers.__getitem__, answer.kinds))
-                found.append(replace(answer, kinds=renumbered))
-            else:
+            if isinstance(answer, str):
                 found.append(answer)
+                continue
+            renumbered = answer.kinds if same else array("I", map(numbers.__getitem__, answer.kinds))
+            found.append(replace(answer, kinds=renumbered, groups=table.shared_groups(answer.groups)))
     return table, found
 
 

@@ -5,22 +5,28 @@ from __future__ import annotations
 import os
 import re
 from array import array
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rankscope.evidence.model import Collective, Group
-from rankscope.evidence.readers.columns import Columns, Kind, KindTable
+from rankscope.evidence.readers.columns import RETIRED, STATES, Columns, Kind, KindTable
 from rankscope.evidence.readers.refused import Refused
 
 _RANK = re.compile(r"(?i)rank[^0-9a-z]{0,2}(\d+)")
 _LAST_NUMBER = re.compile(r"(\d+)\D*$")
 _ENDING = re.compile(r"(?i)(?:\.(?:json|pickle|pkl|dump|trace|txt|bin|log|out|err))+$")
 
-_KEEP_ALL = 60_000
+_KEEP_ALL = 40_000
 """Calls of all ranks together up to which nothing is left out."""
-_CONTEXT = (64, 400)
+_CONTEXT = 24
+"""Calls before the ranks parted that every rank keeps."""
+_WITNESSES = 16
+_LONG_CONTEXT = 400
+"""Some ranks keep more of them: they show what all used to do."""
 _AFTER = (48, 512)
-_TAIL = 16
+_TAIL = 8
+_FINISHED = bytes(number + RETIRED for number in range(len(STATES)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +149,7 @@ def kept_calls(ranks: dict[int, Columns], kinds: Sequence[Kind]) -> dict[int, Se
     """
     if sum(map(len, ranks.values())) <= _KEEP_ALL:
         return {rank: range(len(read)) for rank, read in ranks.items()}
-    context = min(max(_KEEP_ALL // len(ranks), _CONTEXT[0]), _CONTEXT[1])
+    witnesses = set(list(ranks)[:: max(1, len(ranks) // _WITNESSES)])
     after = min(max(_KEEP_ALL // len(ranks), _AFTER[0]), _AFTER[1])
     together = _last_together(ranks, kinds)
     groups = [kind.group for kind in kinds]
@@ -152,14 +158,27 @@ def kept_calls(ranks: dict[int, Columns], kinds: Sequence[Kind]) -> dict[int, Se
     for rank, read in ranks.items():
         tail = len(read) - _TAIL
         chosen: list[int] = []
+        context = _LONG_CONTEXT if rank in witnesses else _CONTEXT
         low = {group: seq - context for group, seq in together.items()}
         high = {group: seq + after for group, seq in together.items()}
-        for at, (number, seq) in enumerate(zip(read.kinds, read.seqs, strict=True)):
+        begin = _first_of_interest(read, low, groups)
+        for at in range(begin, len(read)):
+            number, seq = read.kinds[at], read.seqs[at]
             group = groups[number]
             if at >= tail or (not p2p[number] and low[group] <= seq <= high[group]) or not read.done(at, group):
                 chosen.append(at)
         kept[rank] = chosen
     return kept
+
+
+def _first_of_interest(read: Columns, low: dict[str, int], groups: Sequence[str]) -> int:
+    """The first call that is not finished or not long before the parting: a ring is mostly what lies before it."""
+    finished = len(read.flags) - len(read.flags.lstrip(_FINISHED))
+    seqs = read.seqs
+    lowest = min((low[groups[number]] for number in set(read.kinds)), default=0)
+    # Numbers of one group rise; with several groups the smallest bound holds for all.
+    begin = bisect_left(seqs, lowest) if all(map(int.__le__, seqs, seqs[1:])) else 0
+    return min(finished, begin)
 
 
 def _last_together(ranks: dict[int, Columns], kinds: Sequence[Kind]) -> dict[str, int]:
