@@ -29,11 +29,11 @@ def train_command(arguments: list[str]) -> int:
     options, for_run = _parse(arguments)
     if options.replay_nan is not None:
         return _replay(options.replay_nan)
-    from rankscope.train.settings import load_config, show_config
+    from rankscope.train.settings import load_config, render_config
 
     loaded = load_config(_preset(options), options.config, overrides(options))
     if options.show_config:
-        sys.stdout.write(show_config(loaded))
+        sys.stdout.write(render_config(loaded))
         return 0
     config = loaded.config
     fault = None if options.fault is None else parse_fault(options.fault)
