@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.distributed_c10d import HashStore
+from torch._C._distributed_c10d import HashStore
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
