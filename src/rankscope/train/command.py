@@ -36,6 +36,8 @@ def train_command(arguments: list[str]) -> int:
         sys.stdout.write(render_config(loaded))
         return 0
     config = loaded.config
+    if options.export is not None:
+        return _export(config, options.export)
     fault = None if options.fault is None else parse_fault(options.fault)
     _need("torch", "train")
     from rankscope.launch.entry import run_prepared
@@ -120,7 +122,7 @@ def _dataset(config: RunConfig) -> tuple[str | None, int]:
     if config.data.source == "random":
         return None, config.model.vocab_size or 50304
     from rankscope.report import live
-    from rankscope.train.data.prepare import prepare
+    from rankscope.train.data import prepare
 
     prepared = prepare(config, live.say)
     return str(Path(prepared.folder).resolve()), prepared.manifest.vocab_size
@@ -159,6 +161,15 @@ def _replay(file: Path) -> int:
     from rankscope.train.forensics import replay
 
     return replay(file)
+
+
+def _export(config: RunConfig, to: Path) -> int:
+    _need("torch", "train")
+    from rankscope.train.state.export import export
+
+    asked = config.checkpoint.resume
+    export(Path(config.checkpoint.dir if asked in ("no", "auto") else asked), to, say=print)
+    return 0
 
 
 def _need(module: str, verb: str) -> None:
@@ -218,6 +229,12 @@ def build_parser() -> argparse.ArgumentParser:
     )
     what.add_argument("--max-steps", type=int, metavar="N", help="optimizer steps (training.max_steps)")
     what.add_argument("--resume", metavar="no|auto|PATH", help="go on from a checkpoint (checkpoint.resume)")
+    what.add_argument(
+        "--export",
+        type=Path,
+        metavar="DIR",
+        help="write the weights of the newest checkpoint, or of --resume PATH, as safetensors; then stop",
+    )
     what.add_argument("--show-config", action="store_true", help="print every value and where it came from; then stop")
     where = parser.add_argument_group("where to train")
     where.add_argument("--gpus", metavar="LIST", help="0,3 by number; auto or auto:2: the freest")

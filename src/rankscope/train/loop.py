@@ -24,6 +24,7 @@ from rankscope.train.plan import RunPlan
 from rankscope.train.profiling import StepProfiler
 from rankscope.train.spread import SpreadModel, attention_backend, build_model, compile_wanted
 from rankscope.train.state.checkpointer import Checkpointer
+from rankscope.train.state.export import export
 from rankscope.train.step import TrainStep
 from rankscope.train.stopping import StopWish
 from rankscope.train.voice import Voice
@@ -197,6 +198,8 @@ def _finish(config: RunConfig, parts: Parts, left: Left) -> None:
     if left.code == 0 and (left.stopped or config.checkpoint.at_end) and parts.checkpointer.last_saved != left.done:
         _save(parts, left.done)
         parts.checkpointer.wait()
+        if config.checkpoint.export_safetensors and parts.place.rank == 0:
+            export(Path(config.checkpoint.dir), Path(config.checkpoint.dir), say=parts.voice.info)
     parts.checkpointer.close()
     parts.loader.close()
     if dist.is_initialized():

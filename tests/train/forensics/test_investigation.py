@@ -7,6 +7,7 @@ import pickle
 from collections.abc import Callable
 from pathlib import Path
 
+import bad_models
 import numpy as np
 import pytest
 import torch
@@ -53,6 +54,9 @@ def test_the_module_that_made_it_and_the_very_sample_are_named(tmp_path: Path) -
     assert (first.module, first.kind, first.what) == ("blocks.1", "Block", "output")
     assert first.samples == (FIRST_SAMPLE + 1,)
     assert "First: the output of blocks.1 (Block): 32 NaN and 0 Inf of 96 values, shape [3, 4, 8]" in text
+    (line,) = [line for line in text.splitlines() if line.startswith("Called at: ")]
+    assert line.startswith(f"Called at: {Path(bad_models.__file__)}:")
+    assert line.endswith(", in forward")
     assert headline(incident) == "NaN loss in step 7, begun on rank 0, the output of blocks.1 (Block)"
 
 
@@ -86,7 +90,7 @@ def test_a_backward_pass_that_goes_bad_after_a_finite_forward_pass_is_a_bad_grad
 def test_a_weight_that_was_bad_before_the_step_is_a_bad_parameter(tmp_path: Path) -> None:
     model = seeded(fine, fine)
     with torch.no_grad():
-        model.blocks[1].mix.weight[2, 3] = float("inf")  # type: ignore[index,union-attr]
+        dict(model.named_parameters())["blocks.1.mix.weight"][2, 3] = float("inf")
     incident, text = investigated(model, tmp_path)
     assert incident.kind == "parameter"
     assert [tensor.name for tensor in incident.shown.bad_parameters] == ["blocks.1.mix.weight"]
@@ -139,7 +143,7 @@ class Harmful:
 def test_a_foreign_pickle_is_refused_without_running_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "nan_debug_step_1.pkl"
     file.write_bytes(pickle.dumps({"parameters": Harmful(), "gradients": {}}))
-    with pytest.raises(UsageError, match="it asks for builtins.print"):
+    with pytest.raises(UsageError, match=r"it asks for builtins\.print"):
         read_arrays(file)
     assert capsys.readouterr().out == ""
     investigated(seeded(nan_in_row_1), tmp_path)
@@ -181,7 +185,8 @@ def test_files_that_cannot_be_written_do_not_hide_the_report(tmp_path: Path) -> 
     (tmp_path / "file").write_text("")
     _, text = investigated(seeded(nan_in_row_1), tmp_path / "file")
     assert "NaN LOSS DETECTED" in text
-    assert f"Checkpoint not saved: {tmp_path}/file/nan_grad_step_7.pt (Not a directory)" in text
+    assert f"Checkpoint not saved: {tmp_path}/file/nan_grad_step_7.pt (" in text
+    assert f"Debug tensors not saved: {tmp_path}/file/debug/nan_debug_step_7.pkl (Not a directory)" in text
 
 
 def rank(number: int, **changes: object) -> RankFindings:

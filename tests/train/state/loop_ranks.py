@@ -31,7 +31,7 @@ class HeldWriter(FileSystemWriter):
 
 def main() -> int:
     if "HOLD_SAVE_OF" in os.environ:
-        checkpointer.FileSystemWriter = HeldWriter  # type: ignore[misc]
+        checkpointer.FileSystemWriter = HeldWriter  # type: ignore[attr-defined]
     given = sys.argv[1:]
     for plan, port in zip(given[::2], given[1::2], strict=True):
         os.environ["MASTER_PORT"] = port
