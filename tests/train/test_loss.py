@@ -20,7 +20,7 @@ def small(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
 @pytest.mark.parametrize("chunk", [1, 7, 16, 50, 1000])
 def test_loss_and_gradients_are_those_of_the_whole_product(chunk: int) -> None:
     hidden, weight, targets = small()
-    (3 * losses.linear_cross_entropy(hidden, weight, targets, 0.5, chunk)).backward()
+    (3 * losses.linear_cross_entropy(hidden, weight, targets, 0.5, chunk)).backward()  # type: ignore[no-untyped-call]
     hidden_again, weight_again, _ = small()
     expected = 0.5 * F.cross_entropy(hidden_again @ weight_again.T, targets)
     (3 * expected).backward()
@@ -33,7 +33,7 @@ def test_loss_and_gradients_are_those_of_the_whole_product(chunk: int) -> None:
 
 def test_gradient_of_an_fp32_weight_is_summed_in_fp32_also_where_products_are_bf16() -> None:
     hidden, weight, targets = small(torch.bfloat16)
-    losses.linear_cross_entropy(hidden, weight, targets, 1.0, 8).backward()
+    losses.linear_cross_entropy(hidden, weight, targets, 1.0, 8).backward()  # type: ignore[no-untyped-call]
     assert weight.grad is not None
     assert weight.grad.dtype == torch.float32
     wide, weight_again, _ = small()
@@ -51,7 +51,7 @@ def test_logits_of_more_than_one_chunk_never_exist(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(losses, "_chunk_math", watched)
     hidden, weight, targets = small()
-    losses.linear_cross_entropy(hidden, weight, targets, 1.0, 16).backward()
+    losses.linear_cross_entropy(hidden, weight, targets, 1.0, 16).backward()  # type: ignore[no-untyped-call]
     assert sum(seen) == 50
     assert max(seen) <= 16
 

@@ -11,7 +11,7 @@ import pytest
 
 from conftest import COMMAND, Rankscope, Started, kill
 
-SMALL = {
+SMALL: dict[str, dict[str, Any]] = {
     "system": {"threads": 1},
     "model": {"layers": 2, "width": 32, "heads": 4, "kv_heads": 2, "vocab_size": 128, "context_length": 32},
     "training": {"batch_size": 4, "max_steps": 50, "warmup_steps": 5, "learning_rate": 3e-3, "use_amp": False},

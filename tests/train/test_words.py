@@ -15,7 +15,7 @@ from rankscope.train.config import RunConfig
 from rankscope.train.fault_plan import FaultPlan, parse_fault
 from rankscope.train.flops import peak_flops
 from rankscope.train.late_values import LateValues
-from rankscope.train.metrics import MetricsFile, Speeds, StepRecord
+from rankscope.train.metrics import MetricsFile, Pace, Speeds, StepRecord
 from rankscope.train.pictures import curves_of, draw, render_html, render_svg, thinned, ticks
 from rankscope.train.voice import Voice, clock, step_line
 
@@ -79,10 +79,12 @@ def test_metrics_are_json_lines_that_any_reader_accepts(tmp_path: Path) -> None:
 
 
 def test_values_come_back_in_order() -> None:
-    late = LateValues()
+    late = LateValues(torch.device("cpu"))
     for step in range(3):
         late.put(step, torch.tensor([float(step), 1.0]))
-    assert [late.take() for _ in range(len(late))] == [(0, [0.0, 1.0]), (1, [1.0, 1.0]), (2, [2.0, 1.0])]
+    taken = [late.take() for _ in range(len(late))]
+    assert [(each.step, each.values) for each in taken] == [(0, [0.0, 1.0]), (1, [1.0, 1.0]), (2, [2.0, 1.0])]
+    assert all(each.seconds >= 0 for each in taken)
 
 
 @pytest.mark.parametrize("steps", [1, 2, 30, 5000])
@@ -96,6 +98,16 @@ def test_picture_is_sound_svg_and_the_page_needs_nothing_else(steps: int, tmp_pa
     said = draw(records, RunConfig(), tmp_path)
     assert (tmp_path / "report.html").read_text() == page
     assert any("report.html" in line for line in said)
+
+
+def test_time_left_is_that_of_the_latest_steps_and_not_of_the_first() -> None:
+    pace = Pace()
+    assert pace.left(10) is None
+    pace.took(100.0)
+    assert pace.left(2) == 200.0
+    pace.took(1.0)
+    pace.took(3.0)
+    assert pace.left(10) == 20.0
 
 
 def test_losses_that_are_not_finite_are_left_out_of_the_curve() -> None:
