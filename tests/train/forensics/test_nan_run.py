@@ -15,6 +15,7 @@ SMALL = (
     "model.layers=2",
     "model.width=32",
     "model.heads=2",
+    "model.kv_heads=2",
     "model.vocab_size=64",
     "model.context_length=16",
     "training.batch_size=2",
@@ -31,7 +32,7 @@ SMALL = (
 def test_a_rank_that_goes_nan_is_named_with_module_and_samples_and_the_step_can_be_replayed(
     rankscope: Rankscope, tmp_path: Path
 ) -> None:
-    command = (*COMMAND, "train", "--strategy", "fsdp", "--fault", "nan@rank=1,step=3")
+    command = (*COMMAND, "train", "--debug", "--strategy", "fsdp", "--fault", "nan@rank=1,step=3")
     overrides = [word for setting in SMALL for word in ("--override", setting)]
     started = rankscope.command(*command, *overrides, "--run-dir", tmp_path / "run")
     ended = started.wait(300)
