@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from rankscope.probe import parameters
 from rankscope.probe.batches import Batches
+from rankscope.probe.device_clock import DeviceClock
 from rankscope.probe.late_values import LateValues
 from rankscope.probe.page import Page
 from rankscope.probe.phases import PhaseClock
@@ -361,6 +362,8 @@ class FiniteChecks:
         if sentinel is None:
             return
         self._sentinel = weakref.ref(sentinel)
+        if sentinel.is_cuda:
+            self._clock.device = DeviceClock(torch)
         with torch.enable_grad():
             # The node that adds this parameter's gradient up; the reducer takes it over only after that.
             accumulator = sentinel.view_as(sentinel).grad_fn.next_functions[0][0]
