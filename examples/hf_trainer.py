@@ -62,7 +62,7 @@ def main() -> None:
     rows: Any = load_dataset("text", data_files=str(lines), split="train", cache_dir=str(cache))
     dataset: Dataset = rows.map(lambda row: tokenizer(row["text"]), batched=True, remove_columns=["text"])
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(
+    model = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
         GPT2Config(
             vocab_size=len(tokenizer), n_positions=32, n_embd=32, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0
         )

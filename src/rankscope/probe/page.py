@@ -86,10 +86,6 @@ _now = time.time_ns
 _pack_u64 = struct.Struct("<Q").pack_into
 _unpack_u64 = struct.Struct("<Q").unpack_from
 _pack_u32 = struct.Struct("<I").pack_into
-_pack_stage = STAGE_RECORD.pack_into
-_pack_stage_end = STAGE_ENDED.pack_into
-_STAGE_ENDED_AT = STAGE_BEGUN.size
-_NO_NUMBER = FAILED | STAGE_ALWAYS
 
 
 class Page:
@@ -111,9 +107,6 @@ class Page:
         self._batches = 0
         self._numerics = [0, 0]
         self._checksums = 0
-        self._stages_begun = itertools.count()
-        self._stages = 0
-        self._stages_passed = itertools.count(1)
         IDENTITY.pack_into(self._map, 0, MAGIC, os.getpid(), rank, 0, 0, _now())
         STAGES_HEAD.pack_into(self._map, STAGES_OFFSET, 0, 0, 0, -1)
         self.text("")
@@ -294,40 +287,6 @@ class Page:
                 self._map[offset + CALL.size - 3] = FAILED
         _pack_u64(self._map, COUNTERS_OFFSET, now)
         return (now - entered) / 1e9
-
-    def begin_stage(
-        self,
-        texts: bytes,
-        site: int,
-        thread: int,
-        memory: tuple[int, int],
-        bits: int,
-    ) -> int:
-        """Records a stage as begun; `texts` are the packed heap numbers of label, words, kind and note. Returns what
-        `end_stage` wants."""
-        now = _now()
-        index = next(self._stages_begun)
-        self._stages = index + 1
-        page = self._map
-        offset = STAGE_RING_OFFSET + index % STAGE_SLOTS * STAGE_BYTES
-        host, gpu = memory
-        _pack_stage(page, offset, now, host, gpu, texts, site, thread & 0xFFFFFFFF, 0, 0, 0, 0, bits)
-        _pack_u64(page, STAGES_OFFSET, index + 1)
-        _pack_u64(page, COUNTERS_OFFSET, now)
-        return index
-
-    def end_stage(self, index: int, memory: tuple[int, int], bits: int) -> None:
-        """A stage that failed gets no number: it was not passed. Nor does a mark that is none."""
-        now = _now()
-        number = 0 if bits & _NO_NUMBER else next(self._stages_passed)
-        page = self._map
-        if self._stages - index <= STAGE_SLOTS:
-            offset = STAGE_RING_OFFSET + index % STAGE_SLOTS * STAGE_BYTES + _STAGE_ENDED_AT
-            host, gpu = memory
-            _pack_stage_end(page, offset, now, host, gpu, number, bits)
-        if number:
-            _pack_u32(page, STAGES_OFFSET + 8, number)
-        _pack_u64(page, COUNTERS_OFFSET, now)
 
     def end_set_up(self) -> None:
         _pack_u32(self._map, STAGES_OFFSET + 12, 1)

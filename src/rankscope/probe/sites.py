@@ -61,8 +61,8 @@ class Sites:
 
     def __init__(self, page: Page) -> None:
         self._page = page
-        # By identity, because a code object's hash is computed from all its instructions each time; the code objects
-        # are kept, so that no other takes the same identity.
+        # By identity and instruction: a code object's hash is computed from all its instructions each time, a line
+        # number from a table. The code objects are kept, so that no other takes the same identity.
         self._numbers: dict[tuple[int, int, int, int], int] = {}
         self._kept: list[CodeType] = []
 
@@ -77,9 +77,9 @@ class Sites:
             return 0
         outer = _next_user(inner.f_back)
         if outer is None:
-            key = (id(inner.f_code), inner.f_lineno, 0, 0)
+            key = (id(inner.f_code), inner.f_lasti, 0, 0)
         else:
-            key = (id(inner.f_code), inner.f_lineno, id(outer.f_code), outer.f_lineno)
+            key = (id(inner.f_code), inner.f_lasti, id(outer.f_code), outer.f_lasti)
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = self._page.site(_chain(inner))

@@ -7,33 +7,48 @@ the rank's death it is still there.
 from __future__ import annotations
 
 import _thread
+import itertools
 import os
+import struct
 import sys
+import time
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
-from rankscope.probe.page import FAILED, STAGE_ALWAYS, STAGE_ANNOUNCED, STAGE_TEXTS, Page
+from rankscope.probe.page import (
+    COUNTERS_OFFSET,
+    FAILED,
+    STAGE_ALWAYS,
+    STAGE_ANNOUNCED,
+    STAGE_BEGUN,
+    STAGE_BYTES,
+    STAGE_ENDED,
+    STAGE_RECORD,
+    STAGE_RING_OFFSET,
+    STAGE_SLOTS,
+    STAGE_TEXTS,
+    STAGES_OFFSET,
+    Page,
+)
 from rankscope.probe.sites import Sites
 
 _PAGE_SIZE = os.sysconf("SC_PAGE_SIZE")
-NO_MEMORY = (0, 0)
+_ENDED_AT = STAGE_RING_OFFSET + STAGE_BEGUN.size
+_NO_NUMBER = FAILED | STAGE_ALWAYS
+_now = time.time_ns
+_thread_id = _thread.get_ident
+_pack_stage = STAGE_RECORD.pack_into
+_pack_end = STAGE_ENDED.pack_into
+_pack_u64 = struct.Struct("<Q").pack_into
+_pack_u32 = struct.Struct("<I").pack_into
 _MOST_TEXTS = 1000
 
 
-class OpenStage(NamedTuple):
-    """A stage that has begun."""
-
-    index: int
-    kind: str
-    bits: int
-    stack: list[Any]
-    """The open stages of its thread."""
-    frame_id: int
-    """Of the constructor whose return ends the stage; 0 where the stage is ended by its own wrapper."""
-
-
-_new_stage = tuple.__new__
+OpenStage = tuple[int, str, int, list[Any], int]
+"""A stage that has begun: index, kind, bits, the open stages of its thread, and the identity of the frame of the
+constructor whose return ends it (0 where its own wrapper does). Compared by identity only. A bare tuple: a stage must
+cost next to nothing."""
 
 
 class StageBook:
@@ -43,6 +58,9 @@ class StageBook:
         self._page = page
         self._sites = sites
         self._open: dict[int, list[OpenStage]] = {}
+        self._begun = itertools.count()
+        self._count = 0
+        self._passed = itertools.count(1)
         self._texts: dict[tuple[str, str, str, str], bytes] = {}
         self._setting_up = True
         self._finished = False
@@ -63,20 +81,28 @@ class StageBook:
         if not self.enabled:
             return None
         try:
-            thread = _thread.get_ident()
+            thread = _thread_id()
             stack = self._open.get(thread)
             if stack is None:
                 stack = self._open[thread] = []
             elif stack:
-                if stack[-1].frame_id:
+                if stack[-1][4]:
                     self._close_returned(stack, frame)
                 if kind and _has(stack, kind):
                     return None
             bits = STAGE_ANNOUNCED if announce else 0
-            memory = read_memory() if announce or self._setting_up else NO_MEMORY
+            host, gpu = read_memory() if announce or self._setting_up else (0, 0)
             texts = self._texts.get((label, words, kind, note)) or self._number(label, words, kind, note)
-            index = self._page.begin_stage(texts, self._sites.number(frame), thread, memory, bits)
-            stage = _new_stage(OpenStage, (index, kind, bits, stack, frame_id))
+            site = self._sites.number(frame)
+            now = _now()
+            index = next(self._begun)
+            self._count = index + 1
+            memory = self._page._map
+            at = STAGE_RING_OFFSET + index % STAGE_SLOTS * STAGE_BYTES
+            _pack_stage(memory, at, now, host, gpu, texts, site, thread & 0xFFFFFFFF, 0, 0, 0, 0, bits)
+            _pack_u64(memory, STAGES_OFFSET, index + 1)
+            _pack_u64(memory, COUNTERS_OFFSET, now)
+            stage = (index, kind, bits, stack, frame_id)
             stack.append(stage)
             return stage
         except Exception as error:  # noqa: BLE001  noted on the page and shown in the report
@@ -84,6 +110,7 @@ class StageBook:
             return None
 
     def end(self, stage: OpenStage | None, *, failed: bool = False) -> None:
+        """A stage that failed gets no number: it was not passed."""
         if stage is None:
             return
         try:
@@ -92,8 +119,17 @@ class StageBook:
                 stack.pop()
             elif not _take_out(stack, stage):
                 return  # ended already
-            memory = read_memory() if bits or self._setting_up else NO_MEMORY
-            self._page.end_stage(index, memory, bits | FAILED if failed else bits)
+            host, gpu = read_memory() if bits or self._setting_up else (0, 0)
+            if failed:
+                bits |= FAILED
+            number = 0 if bits & _NO_NUMBER else next(self._passed)
+            now = _now()
+            memory = self._page._map
+            if self._count - index <= STAGE_SLOTS:
+                _pack_end(memory, _ENDED_AT + index % STAGE_SLOTS * STAGE_BYTES, now, host, gpu, number, bits)
+            if number:
+                _pack_u32(memory, STAGES_OFFSET + 8, number)
+            _pack_u64(memory, COUNTERS_OFFSET, now)
         except Exception as error:  # noqa: BLE001  noted on the page and shown in the report
             self._give_up(error)
 
@@ -102,15 +138,25 @@ class StageBook:
         if not self.enabled:
             return
         try:
-            page = self._page
-            thread = _thread.get_ident()
+            thread = _thread_id()
             stack = self._open.get(thread)
-            if stack and stack[-1].frame_id:
+            if stack and stack[-1][4]:
                 self._close_returned(stack, frame)
-            memory = read_memory() if always or self._setting_up else NO_MEMORY
-            bits = STAGE_ALWAYS if always else 0
+            host, gpu = read_memory() if always or self._setting_up else (0, 0)
             texts = self._texts.get((words, words, kind, note)) or self._number(words, words, kind, note)
-            page.end_stage(page.begin_stage(texts, self._sites.number(frame), thread, memory, bits), memory, bits)
+            site = self._sites.number(frame)
+            bits = STAGE_ALWAYS if always else 0
+            number = 0 if always else next(self._passed)
+            now = _now()
+            index = next(self._begun)
+            self._count = index + 1
+            memory = self._page._map
+            at = STAGE_RING_OFFSET + index % STAGE_SLOTS * STAGE_BYTES
+            _pack_stage(memory, at, now, host, gpu, texts, site, thread & 0xFFFFFFFF, now, host, gpu, number, bits)
+            _pack_u64(memory, STAGES_OFFSET, index + 1)
+            if number:
+                _pack_u32(memory, STAGES_OFFSET + 8, number)
+            _pack_u64(memory, COUNTERS_OFFSET, now)
         except Exception as error:  # noqa: BLE001  noted on the page and shown in the report
             self._give_up(error)
 
@@ -161,7 +207,7 @@ class StageBook:
         while frame is not None:
             alive.add(id(frame))
             frame = frame.f_back
-        while stack and stack[-1].frame_id and stack[-1].frame_id not in alive:
+        while stack and stack[-1][4] and stack[-1][4] not in alive:
             self.end(stack[-1])
 
     def _give_up(self, error: Exception) -> None:
@@ -170,7 +216,7 @@ class StageBook:
 
 
 def _take_out(stack: list[OpenStage], stage: OpenStage) -> bool:
-    """By identity: an open stage holds its own stack, so that comparing two would never end."""
+    """By identity: an open stage holds its own stack, and comparing two would never end."""
     for at, each in enumerate(stack):
         if each is stage:
             del stack[at]
@@ -180,7 +226,7 @@ def _take_out(stack: list[OpenStage], stage: OpenStage) -> bool:
 
 def _has(stack: list[OpenStage], kind: str) -> bool:
     for stage in stack:  # noqa: SIM110  a generator costs more than the loop
-        if stage.kind == kind:
+        if stage[1] == kind:
             return True
     return False
 

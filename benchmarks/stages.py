@@ -1,0 +1,172 @@
+"""What a stage costs: one that is recorded and not printed, and a training step with stages on against off.
+
+    python benchmarks/stages.py [--rounds 60] [--no-job]
+
+The first part times `with rankscope.stage(...)`, its use as a mark, and a wrapped call, in one process as a rank has it
+after its first step. The second starts one job under `rankscope run` and one under `torchrun`, and lets them take turns
+as step_time.py does; each step of both is inside a stage, which does nothing under `torchrun`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import rankscope
+from rankscope.probe import bootstrap
+from rankscope.probe.page import Page
+from rankscope.probe.sites import Sites
+from rankscope.probe.stage_wrappers import Call, wrap_attribute
+from rankscope.probe.stages import StageBook
+
+GOAL_US = 3.0
+GOAL_RATIO = 1.005
+LOOPS = 20_000
+REPETITIONS = 15
+
+JOB = """
+import json, os, sys, time
+import torch
+import torch.distributed as dist
+import rankscope
+from torch.nn.parallel import DistributedDataParallel
+
+ready, stop, out, width = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
+device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+if device.type == "cuda":
+    device = torch.device("cuda", device.index % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(0)
+model = DistributedDataParallel(torch.nn.Sequential(
+    torch.nn.Linear(width, width), torch.nn.ReLU(), torch.nn.Linear(width, width), torch.nn.ReLU(),
+    torch.nn.Linear(width, 1)).to(device))
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+loader = torch.utils.data.DataLoader(torch.randn(64 * 32, width), batch_size=32)
+steps, flag, over, number = [], torch.zeros(1), False, 0
+while not over:
+    for inputs in loader:
+        begin = time.perf_counter()
+        with rankscope.stage("step"):
+            optimizer.zero_grad()
+            loss = model(inputs.to(device)).square().mean()
+            loss.backward()
+            optimizer.step()
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+        number += 1
+        rankscope.step(number)
+        steps.append((begin, time.perf_counter()))
+    if rank == 0 and len(steps) == 64:
+        open(ready, "w").close()
+    flag[0] = rank == 0 and os.path.exists(stop)
+    dist.all_reduce(flag)
+    over = bool(flag.item())
+if rank == 0:
+    with open(out, "w") as file:
+        json.dump(steps, file)
+dist.destroy_process_group()
+"""
+
+
+class Library:
+    @staticmethod
+    def call() -> None:
+        return None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=60, help="turns of each job (default: 60)")
+    parser.add_argument("--width", type=int, default=1024, help="layer width: sets the length of a step")
+    parser.add_argument("--no-job", action="store_true", help="only the cost of a stage")
+    chosen = parser.parse_args(arguments)
+    worst = max(measure_stages())
+    print(f"a stage that is not printed: at most {worst:.2f} µs; goal {GOAL_US:g} µs: {_word(worst <= GOAL_US)}")
+    if not chosen.no_job:
+        _measure_job(chosen.rounds, chosen.width)
+    return 0
+
+
+def measure_stages() -> list[float]:
+    """Microseconds of each way to pass a stage, less those of an empty loop."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as folder:
+        page = Page(f"{folder}/0-1.page", rank=0)
+        book = StageBook(page, Sites(page))
+        book.end_set_up()
+        bootstrap.BOOKS.append(book)
+        wrap_attribute(book, Library, "call", Call("Library.call", "Library ready", "library", announce=False))
+        try:
+            empty = _best(_empty)
+            found = {"context manager": _best(_managed), "mark": _best(_marked), "wrapped call": _best(_wrapped)}
+        finally:
+            bootstrap.BOOKS.remove(book)
+    for name, microseconds in found.items():
+        print(f"{name:<16} {microseconds - empty:.2f} µs")
+    return [microseconds - empty for microseconds in found.values()]
+
+
+def _best(loop: Callable[[int], None]) -> float:
+    times = []
+    for _ in range(REPETITIONS):
+        begin = time.thread_time()
+        loop(LOOPS)
+        times.append((time.thread_time() - begin) / LOOPS)
+    return 1e6 * min(times)
+
+
+def _empty(count: int) -> None:
+    for _ in range(count):
+        pass
+
+
+def _managed(count: int) -> None:
+    for _ in range(count):
+        with rankscope.stage("evaluation"):
+            pass
+
+
+def _marked(count: int) -> None:
+    for _ in range(count):
+        rankscope.stage("evaluation")
+
+
+def _wrapped(count: int) -> None:
+    for _ in range(count):
+        Library.call()
+
+
+def _measure_job(rounds: int, width: int) -> None:
+    sys.path.insert(0, str(Path(__file__).resolve().parent))
+    import step_time
+
+    step_time.JOB = JOB
+    with tempfile.TemporaryDirectory() as folder:
+        turns, steps = step_time.measure(Path(folder), rounds, width)
+    medians = {name: [step_time._median_step(steps[name], turn) for turn in turns[name]] for name in turns}
+    pairs = [
+        scoped / plain
+        for plain, scoped in zip(medians["torchrun"], medians["rankscope"], strict=True)
+        if plain is not None and scoped is not None
+    ]
+    low, high = step_time._interval(pairs)
+    ratio = statistics.median(pairs)
+    plain_ms = 1e3 * statistics.median(each for each in medians["torchrun"] if each is not None)
+    print(f"step under torchrun {plain_ms:.2f} ms; {len(pairs)} pairs of turns")
+    word = _word(ratio <= GOAL_RATIO)
+    print(f"step time ratio {ratio:.4f} (95 %: {low:.4f} to {high:.4f}); goal {GOAL_RATIO:g}: {word}")
+
+
+def _word(met: bool) -> str:
+    return "met" if met else "missed"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
