@@ -20,6 +20,7 @@ verbs:
   diagnose   say again what happened, from a run's folder    rankscope diagnose runs/1115-021233-train
   check      is this machine fit to train?                   rankscope check
   gpus       the GPUs of this machine, and who uses them     rankscope gpus
+  launch     start the same run on a cluster                 rankscope launch slurm --nodes 2 -- train.py
 
   rankscope VERB --help     options of a verb
   rankscope --version
@@ -50,7 +51,19 @@ def _gpus(arguments: list[str]) -> int:
     return gpus_command(arguments)
 
 
-VERBS: dict[str, Callable[[list[str]], int]] = {"run": _run, "diagnose": _diagnose, "check": _check, "gpus": _gpus}
+def _launch(arguments: list[str]) -> int:
+    from rankscope.clusters.command import launch_command
+
+    return launch_command(arguments)
+
+
+VERBS: dict[str, Callable[[list[str]], int]] = {
+    "run": _run,
+    "diagnose": _diagnose,
+    "check": _check,
+    "gpus": _gpus,
+    "launch": _launch,
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
