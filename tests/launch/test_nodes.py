@@ -73,7 +73,7 @@ def blamed(verdict: dict[str, Any]) -> set[tuple[str, int]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["replica_groups", "eval_batchnorm", "loss_report", "hub_weights", "batch_check"])
+@pytest.mark.parametrize("name", ["replica_groups", "eval_batchnorm", "loss_report", "label_mapping", "batch_check"])
 def test_zoo_case_over_two_nodes_gets_the_same_verdict_on_both(
     rankscope: Rankscope, machines: list[Host], name: str
 ) -> None:

@@ -309,7 +309,8 @@ def own_exit_code(job: Job, verdict: Verdict, *, stopped_for_hang: bool, interru
     if interrupted_by is not None and verdict.outcome == "interrupted":
         return 128 + interrupted_by
     guilty = {culprit.rank for culprit in verdict.culprits}
-    elsewhere = sorted(guilty & set(verdict.exit_codes) - {process.rank for process in job.ranks})
+    here = {process.rank for process in job.ranks}
+    elsewhere = sorted(rank for rank in verdict.exit_codes if rank in guilty and rank not in here)
     for rank in elsewhere:
         # This node's ranks only failed with it, or were stopped because of it.
         code = verdict.exit_codes[rank] or 0
@@ -322,7 +323,7 @@ def own_exit_code(job: Job, verdict: Verdict, *, stopped_for_hang: bool, interru
         code = process.exit.code if process.exit is not None else 0
         if code:
             return code if code > 0 else 128 - code
-    for rank in sorted(set(verdict.exit_codes) - {process.rank for process in job.ranks}):
+    for rank in sorted(set(verdict.exit_codes) - here):
         # Victims on other nodes, where the culprit left with 0 or is lost.
         code = verdict.exit_codes[rank] or 0
         if code:
