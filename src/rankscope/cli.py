@@ -24,6 +24,7 @@ verbs:
   prepare    turn text into the dataset of a training run        rankscope prepare --debug
   check      is this machine fit to train?                       rankscope check
   gpus       the GPUs of this machine, and who uses them         rankscope gpus
+  launch     start the same run on a cluster                     rankscope launch slurm --nodes 2 -- train.py
 
   rankscope VERB --help     options of a verb
   rankscope --version
@@ -72,6 +73,12 @@ def _prepare(arguments: list[str]) -> int:
     return prepare_command(arguments)
 
 
+def _launch(arguments: list[str]) -> int:
+    from rankscope.clusters.command import launch_command
+
+    return launch_command(arguments)
+
+
 VERBS: dict[str, Callable[[list[str]], int]] = {
     "run": _run,
     "attach": _attach,
@@ -80,6 +87,7 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
     "gpus": _gpus,
     "train": _train,
     "prepare": _prepare,
+    "launch": _launch,
 }
 
 

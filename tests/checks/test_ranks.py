@@ -159,6 +159,8 @@ def test_slow_pair_is_told_from_the_others() -> None:
     found = judge(links, hosts)
     assert [flaw.cause for flaw in found.flaws] == ["slow-rank"]
     assert "rank 0 (a) and rank 3 (b) are slow: 100 MB/s" in found.flaws[0].what
+    kept = [*links[:2], Link(0, 3, None, None, "not answered"), Link(1, 3, None, None, "never came", tried=False)]
+    assert [flaw.rank for flaw in judge(kept, hosts).flaws] == [3]
     only = [Link(0, 1, 50.0, 3.0)]
     assert judge(only, hosts).flaws == ()
 

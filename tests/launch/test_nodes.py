@@ -73,7 +73,7 @@ def blamed(verdict: dict[str, Any]) -> set[tuple[str, int]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["replica_groups", "eval_batchnorm", "loss_report", "hub_weights", "batch_check"])
+@pytest.mark.parametrize("name", ["replica_groups", "eval_batchnorm", "loss_report", "label_mapping", "batch_check"])
 def test_zoo_case_over_two_nodes_gets_the_same_verdict_on_both(
     rankscope: Rankscope, machines: list[Host], name: str
 ) -> None:
@@ -91,9 +91,8 @@ def test_zoo_case_over_two_nodes_gets_the_same_verdict_on_both(
         assert (verdict["outcome"], verdict["cause"]) == (case.expect.outcome, case.expect.cause), verdict
         assert blamed(verdict) == {(machines[rank >= first].name, rank) for rank in case.expect.ranks}
         for culprit in verdict["culprits"]:
-            assert not lines or (Path(culprit["where"]["file"]).name, culprit["where"]["line"]) in {
-                (Path(file).name, line) for file, line in lines
-            }
+            assert not lines or (Path(culprit["where"]["file"]).name == case.expect.file)
+            assert not lines or culprit["where"]["line"] in lines
         assert verdict["world_size"] == case.expect.nproc
 
 
@@ -203,7 +202,7 @@ class Team:
                 host=f"node-{number}",
                 ranks=(number,),
                 attempt_key="mark",
-                collect=lambda trigger, number=number: evidence(rank(number, f"node-{number}"), world=count),  # type: ignore[misc]
+                collect=lambda _trigger, number=number: evidence(rank(number, f"node-{number}"), world=count),  # type: ignore[misc]
                 on_ruling=lambda verdict, stop, hang, by, number=number: self.rulings[number].append(  # type: ignore[misc]
                     (verdict.headline, stop, hang, by)
                 ),
@@ -217,7 +216,7 @@ class Team:
 def test_one_look_brings_the_evidence_of_all_nodes_and_one_ruling_reaches_all() -> None:
     team = Team(3)
     try:
-        assert wait_until(lambda: all(len(node.hellos) == 3 for node in team.nodes), 30.0)
+        assert wait_until(lambda: len(team.nodes[1].hellos) == 3 and all(1 in node.hellos for node in team.nodes), 30.0)
         assert [node.speaks for node in team.nodes] == [False, True, False]
         speaker = team.nodes[1]
         assert team.nodes[2].gather("failure") is None

@@ -18,6 +18,8 @@ import msgspec
 from rankscope.checks.model import Findings, Flaw
 from rankscope.checks.team import as_rank, own_limit, run_team, standing_in
 from rankscope.checks.world import World, join, leave, place_of, wait_for
+from rankscope.launch.nodes.channel import own_address
+from rankscope.launch.nodes.door import Door, knock
 
 LIMIT_S = 30.0
 PAIR_LIMIT_S = 8.0
@@ -35,6 +37,8 @@ class Link(msgspec.Struct, frozen=True):
     """None: the pair is silent."""
     mb_per_s: float | None
     why: str = ""
+    tried: bool = True
+    """False: one of the two never came to it, kept by another pair or gone."""
 
 
 def check_links(ranks: int, environment: Mapping[str, str], limit_s: float = LIMIT_S) -> Findings:
@@ -56,7 +60,10 @@ def judge(links: list[Link], hosts: tuple[str, ...]) -> Findings:
     """Which pairs are silent, and which much slower than the others."""
     flaws = []
     spoken = [link for link in links if link.latency_us is not None and link.mb_per_s is not None]
+    mute = {rank for link in links if link.tried and link.latency_us is None for rank in (link.low, link.high)}
     for link in links:
+        if not link.tried and mute & {link.low, link.high}:
+            continue  # the silent pair kept one of these two busy: that says nothing about this one
         if link.latency_us is None:
             flaws.append(
                 Flaw(
@@ -106,6 +113,8 @@ def main() -> Findings:
     limit = own_limit(LIMIT_S)
     world = join(place, limit, "links")
     deadline = time.monotonic() + limit
+    door = Door(own_address(place.address, place.port))
+    world.store.set(f"door/{place.rank}", f"{door.address} {door.port}")
     for number, pairs in enumerate(rounds(place.world_size)):
         for low, high in pairs:
             if place.rank in (low, high):
@@ -119,11 +128,12 @@ def main() -> Findings:
     links = [
         msgspec.json.decode(world.store.get(key), type=Link)
         if world.store.check([key])
-        else Link(low, high, None, None, "it was never measured: one of them is gone")
+        else Link(low, high, None, None, "one of them never came to it", tried=False)
         for key, (low, high) in zip(keys, every, strict=True)
     ]
     found = judge(links, world.hosts)
     leave(world)
+    door.close()
     return found
 
 
@@ -132,7 +142,10 @@ def _measure(world: World, low: int, high: int, key: str, deadline: float) -> Li
     rank, other = world.place.rank, high if world.place.rank == low else low
     world.store.set(f"{key}/ready/{rank}", b"1")
     if wait_for(world.store, [f"{key}/ready/{other}"], deadline):
-        return Link(low, high, None, None, f"rank {other} is busy with another pair, or gone")
+        return Link(low, high, None, None, f"rank {other} never came to it", tried=False)
+    silent = _first_contact(world, other, key, deadline)
+    if silent is not None:
+        return Link(low, high, None, None, silent)
     try:
         group, device = _two(world, f"{key}/{low}-{high}", rank == high)
         _ping(group, device, rank == low, 2)
@@ -146,6 +159,20 @@ def _measure(world: World, low: int, high: int, key: str, deadline: float) -> Li
     except (RuntimeError, TimeoutError) as error:
         return Link(low, high, None, None, (str(error).splitlines() or ["no answer"])[0][:160])
     return Link(low, high, latency * 1e6, speed / 1e6)
+
+
+def _first_contact(world: World, other: int, key: str, deadline: float) -> str | None:
+    """Plain TCP in both directions: a pair that is cut shows in seconds, not after a process group has tried."""
+    address, port = world.store.get(f"door/{other}").decode().split()
+    rank = world.place.rank
+    world.store.set(f"{key}/knock/{rank}", knock(address, int(port)))
+    if wait_for(world.store, [f"{key}/knock/{other}"], deadline):
+        return f"rank {other} was lost while it was tried"
+    for one, to in ((rank, other), (other, rank)):
+        answer = world.store.get(f"{key}/knock/{one}").decode()
+        if answer != "alive":
+            return f"TCP from rank {one} to rank {to} is {'refused' if answer == 'gone' else 'not answered'}"
+    return None
 
 
 def _two(world: World, name: str, second: bool) -> tuple[Any, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from rankscope.clusters.slurm_step import place_in_step
 from rankscope.errors import CheckFailedBeforehand, UsageError
 from rankscope.launch.gpu_choice import choose_gpus
 from rankscope.launch.options import RunOptions
@@ -37,6 +38,28 @@ def run_wanted_checks(options: RunOptions) -> None:
     if not report.ok:
         failed = [step.step for step in report.steps if step.status == "fail"]
         raise CheckFailedBeforehand(failed)
+
+
+def place_in_slurm(options: RunOptions) -> None:
+    """Inside of `srun`, without any rendezvous option: Slurm knows the nodes. Says what it set."""
+    torch = options.torch
+    chosen_by_user = torch.standalone or torch.rdzv_endpoint or torch.rdzv_backend != "static"
+    if chosen_by_user or torch.master_port is not None or str(torch.nnodes) not in ("1", "1:1") or torch.node_rank:
+        return
+    place = place_in_step(os.environ)
+    if place is None:
+        return
+    if not options.processes_given and options.gpus is None and place.gpus:
+        torch.nproc_per_node = str(place.gpus)
+        live.say(f"{place.gpus} ranks on this node: Slurm gave it {place.gpus} GPUs")
+    if place.nodes == 1:
+        return
+    torch.nnodes, torch.node_rank = str(place.nodes), place.node
+    torch.master_addr, torch.master_port, torch.rdzv_id = place.master, place.port, place.job
+    live.say(
+        f"node {place.node} of {place.nodes} of Slurm's job {place.job}; the rendezvous is on "
+        f"{place.master}:{place.port}"
+    )
 
 
 def place_on_gpus(options: RunOptions) -> None:

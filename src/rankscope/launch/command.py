@@ -30,6 +30,7 @@ def launch(arguments: list[str], pages_path: str) -> int:
     """Runs the job and says how it went; `pages_path` is where the ranks' pages may lie."""
     chosen = options.parse(arguments)
     beforehand.run_wanted_checks(chosen)
+    beforehand.place_in_slurm(chosen)
     beforehand.place_on_gpus(chosen)
     processes = chosen.torch.nproc_per_node
     told = environment.limit_threads(int(processes) if processes.isdigit() else 2)

@@ -416,6 +416,13 @@ def own_exit_code(
     if interrupted_by is not None and verdict.outcome == "interrupted":
         return 128 + interrupted_by
     guilty = {culprit.rank for culprit in verdict.culprits}
+    here = {process.rank for process in job.ranks}
+    elsewhere = sorted(rank for rank in verdict.exit_codes if rank in guilty and rank not in here)
+    for rank in elsewhere:
+        # This node's ranks only failed with it, or were stopped because of it.
+        code = verdict.exit_codes[rank] or 0
+        if code:
+            return code if code > 0 else 128 - code
     failed = sorted(
         job.failed(), key=lambda process: (process.rank not in guilty, process.exit.at if process.exit else 0)
     )
@@ -423,10 +430,10 @@ def own_exit_code(
         code = process.exit.code if process.exit is not None else 0
         if code:
             return code if code > 0 else 128 - code
-    for rank in sorted(verdict.exit_codes, key=lambda rank: rank not in guilty):
-        # Of a rank on another node: this one's were stopped because of it.
+    for rank in sorted(set(verdict.exit_codes) - here):
+        # Victims on other nodes, where the culprit left with 0 or is lost.
         code = verdict.exit_codes[rank] or 0
-        if code and rank not in {process.rank for process in job.ranks}:
+        if code:
             return code if code > 0 else 128 - code
     if job.nodes is not None:
         return 137 if verdict.cause == "killed" else 75

@@ -15,7 +15,7 @@ from rankscope.diagnosis.views import LIFE_CPU_SHARE, LIFE_IO_BYTES_PER_S
 from rankscope.errors import EvidenceError
 from rankscope.evidence.collect import find_page
 from rankscope.evidence.gpus import busy_processes
-from rankscope.evidence.model import Evidence
+from rankscope.evidence.model import Evidence, RankEvidence
 from rankscope.evidence.pages import Heartbeat, read_heartbeat
 from rankscope.evidence.procfs import Pulse, pulse
 from rankscope.launch.job import Job, RankProcess
@@ -243,6 +243,10 @@ class Watcher:
         self._look(self._episode)
         return True
 
+    def _failed_elsewhere(self, evidence: Evidence) -> bool:
+        own = {process.rank for process in self._job.ranks}
+        return self._job.nodes is not None and any(map(_ended_badly, (r for r in evidence.ranks if r.rank not in own)))
+
     def _feel_gpus(self, living: list[RankProcess], now: float) -> None:
         """A busy GPU is a sign of life of the ranks that use it."""
         if now < self._gpus_due:
@@ -323,6 +327,8 @@ class Watcher:
             if episode.reported is None or episode.reported.certainty != verdict.certainty:
                 episode.reported = verdict
                 self._on_verdict(verdict, evidence)
+        elif verdict.outcome == "crash" and self._failed_elsewhere(evidence):
+            self._on_failure(verdict, evidence)  # with the code of that rank, and its node waits for the verdict
         elif verdict.outcome == "crash" and verdict.certainty == "proven":
             # An ended or failing rank whose peers wait on, or an exception hidden behind a wait. A rank whose exception
             # nobody caught is about to end by itself, with a code of its own.
@@ -336,6 +342,10 @@ class Watcher:
             if key not in episode.announced and verdict.culprits:
                 episode.announced.add(key)
                 self._on_notice(verdict)
+
+
+def _ended_badly(seen: RankEvidence) -> bool:
+    return seen.exit is not None and seen.exit.code != 0 and not seen.exit.by_launcher
 
 
 def _just_raised(verdict: Verdict, evidence: Evidence, now: float) -> bool:

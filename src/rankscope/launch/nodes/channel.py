@@ -33,6 +33,10 @@ class Channel:
     def set(self, key: str, value: bytes) -> None:
         self._ask(lambda: self._store.set(self._prefix + key, value))
 
+    def append(self, key: str, value: bytes) -> None:
+        """Adds to a list that everyone may add to; one read brings all of it."""
+        self._ask(lambda: self._store.append(self._prefix + key, value))
+
     def read(self, keys: Sequence[str]) -> list[bytes | None]:
         """The values of the keys that are set; never waits for one."""
 

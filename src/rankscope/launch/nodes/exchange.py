@@ -36,6 +36,8 @@ SILENT_S = 4.0
 ANSWER_S = 8.0
 """How long a look waits for the evidence of nodes that beat."""
 _GOODBYE_S = 6.0
+_BATCH = 32
+"""Parcels fetched at a time: one answer of the store has a time limit."""
 
 
 class Exchange:
@@ -77,6 +79,9 @@ class Exchange:
 
     def start(self) -> None:
         self._channel.set(f"hello/{self.own.node}", encode(self.own))
+        self._channel.append("hellos", f"{self.own.node},".encode())
+        if self.speaks:
+            self._channel.set("speaker", str(self.own.node).encode())
         self._thread.start()
 
     @property
@@ -174,28 +179,45 @@ class Exchange:
 
     def _turn(self) -> None:
         self._say_beat()
-        if len(self.hellos) < self._count:
-            self._meet()
+        if self._speaker is None:
+            self._find_speaker()
         if self.speaks:
+            if len(self.hellos) < self._count:
+                self._meet("hellos")
             self._hear_all()
-        elif self._speaker is not None:
+        elif self._speaker in self.hellos:
             self._hear_speaker()
 
     def _say_beat(self) -> None:
         self._beat = Beat(self._beat.number + 1, time.time(), self._still, self._wants, self._failed, self._ended)
         self._channel.set(f"beat/{self.own.node}", encode(self._beat))
 
-    def _meet(self) -> None:
-        missing = [node for node in range(self._count) if node not in self.hellos]
-        for node, value in zip(missing, self._channel.read([f"hello/{n}" for n in missing]), strict=True):
-            if value is not None:
-                self.hellos[node] = msgspec.msgpack.decode(value, type=Hello)
-                self._heard[node] = time.monotonic()
-        holders = [hello.node for hello in self.hellos.values() if hello.holds_store]
-        if holders:
-            self._speaker = holders[0]
-        elif len(self.hellos) == self._count:
-            self._speaker = 0
+    def _find_speaker(self) -> None:
+        """The node that holds the store has said so. Where none does, the first speaks once it knows them all."""
+        named = self._channel.read(["speaker"])[0]
+        if named is not None:
+            speaker = int(named)
+            self._greet([speaker])
+            self._speaker = speaker
+        elif self.own.node == 0:
+            self._meet("hellos")
+            if len(self.hellos) == self._count and not any(hello.holds_store for hello in self.hellos.values()):
+                self._speaker = 0
+                self._channel.set("speaker", b"0")
+
+    def _meet(self, key: str) -> None:
+        self._greet([node for node in self._listed(key) if node not in self.hellos])
+
+    def _listed(self, key: str) -> list[int]:
+        named = self._channel.read([key])[0]
+        return [] if named is None else [int(number) for number in named.decode().split(",") if number]
+
+    def _greet(self, nodes: list[int]) -> None:
+        for some in batches(nodes, _BATCH):
+            for node, value in zip(some, self._channel.read([f"hello/{n}" for n in some]), strict=True):
+                if value is not None:
+                    self.hellos[node] = msgspec.msgpack.decode(value, type=Hello)
+                    self._heard[node] = time.monotonic()
 
     def _hear_all(self) -> None:
         others = [node for node in self.hellos if node != self.own.node]
@@ -237,6 +259,7 @@ class Exchange:
         try:
             parcel = pack(self._collect(call.trigger), self._clock_off or 0.0)
             self._channel.set(f"evidence/{call.number}/{self.own.node}", parcel)
+            self._channel.append(f"answers/{call.number}", f"{self.own.node},".encode())
         except ChannelLost:
             return  # the speaker will find this node silent
         except Exception as error:  # noqa: BLE001  a fault of ours; the speaker finds this node silent
@@ -255,12 +278,14 @@ class Exchange:
         while missing and time.monotonic() < deadline:
             if all(self._silent_s(node) > SILENT_S or self._said_goodbye(node) for node in missing):
                 break
-            keys = {node: f"evidence/{self._calls}/{node}" for node in sorted(missing)}
-            for node, value in zip(keys, self._channel.read(list(keys.values())), strict=True):
-                if value is not None:
-                    parts[node] = unpack(value)
-                    missing.discard(node)
-            if missing:
+            here_now = [node for node in self._listed(f"answers/{self._calls}") if node in missing]
+            for some in batches(here_now, _BATCH):
+                keys = [f"evidence/{self._calls}/{node}" for node in some]
+                for node, value in zip(some, self._channel.read(keys), strict=True):
+                    if value is not None:
+                        parts[node] = unpack(value)
+                        missing.discard(node)
+            if missing and not here_now:
                 time.sleep(0.05)
         nodes = tuple(self._seen(node, answered=node in parts or node == self.own.node) for node in sorted(self.hellos))
         return merge(here, [parts[node] for node in sorted(parts)], nodes)
@@ -288,6 +313,10 @@ class Exchange:
 
     def _speaker_silent_s(self) -> float:
         return 0.0 if self._speaker is None else self._silent_s(self._speaker)
+
+
+def batches(nodes: list[int], size: int) -> list[list[int]]:
+    return [nodes[start : start + size] for start in range(0, len(nodes), size)]
 
 
 def open_exchange(

@@ -1,0 +1,36 @@
+"""`rankscope launch`: start the same run elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rankscope.errors import UsageError
+
+USAGE = """\
+usage: rankscope launch PLACE [options] -- [options of rankscope run] SCRIPT [script arguments]
+
+places:
+  slurm   write the batch script and submit it     rankscope launch slurm --nodes 2 -- --nproc-per-node 8 train.py
+
+  rankscope launch PLACE --help     options of a place
+"""
+
+
+def _slurm(arguments: list[str]) -> int:
+    from rankscope.clusters.slurm_script import launch_slurm
+
+    return launch_slurm(arguments)
+
+
+PLACES: dict[str, Callable[[list[str]], int]] = {"slurm": _slurm}
+
+
+def launch_command(arguments: list[str]) -> int:
+    """The verb."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(USAGE, end="")
+        return 0 if arguments else 2
+    place = PLACES.get(arguments[0])
+    if place is None:
+        raise UsageError(f"no place '{arguments[0]}' to launch at; there is {', '.join(PLACES)}")
+    return place(arguments[1:])

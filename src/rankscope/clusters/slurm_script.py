@@ -1,0 +1,136 @@
+"""`rankscope launch slurm`: the batch script of a run, with requeue and a signal before the time is up."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from rankscope.errors import RankscopeError, UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmJob:
+    command: tuple[str, ...]
+    """What stands after `rankscope run`."""
+    nodes: int = 1
+    gpus_per_node: int | None = None
+    time_limit: str | None = None
+    partition: str | None = None
+    account: str | None = None
+    name: str = "train"
+    warn_s: int = 120
+    """Seconds before the end of the time limit at which the ranks are asked to save and stop."""
+    requeue: bool = True
+    extra: tuple[str, ...] = ()
+    """Further `#SBATCH` options."""
+    python: str = "python3"
+
+
+def script(job: SlurmJob) -> str:
+    """The whole batch script."""
+    options = [f"--job-name={job.name}", f"--nodes={job.nodes}", "--ntasks-per-node=1", "--open-mode=append"]
+    options.append("--output=slurm-%j.out")
+    options.append("--requeue" if job.requeue else "--no-requeue")
+    options.append(f"--signal=B:USR1@{job.warn_s}")
+    if job.gpus_per_node is not None:
+        options.append(f"--gpus-per-node={job.gpus_per_node}")
+    for name, value in (("time", job.time_limit), ("partition", job.partition), ("account", job.account)):
+        if value is not None:
+            options.append(f"--{name}={value}")
+    options += job.extra
+    head = "\n".join(f"#SBATCH {option}" for option in options)
+    run = shlex.join([job.python, "-m", "rankscope", "run", *job.command])
+    again = 'scontrol requeue "$SLURM_JOB_ID"' if job.requeue else 'echo "rankscope: the time is up; not requeued"'
+    return f"""#!/bin/bash
+{head}
+
+# Before the time limit Slurm sends USR1 to this script only. The launchers then get TERM: they take a last look, ask
+# the ranks to end with TERM, on which a program saves its state, and the job is put back into the queue.
+time_is_up=
+trap 'time_is_up=1; echo "rankscope: the time is nearly up; asking the ranks to save and stop"; kill -TERM "$job"' USR1
+
+srun --ntasks-per-node=1 --kill-on-bad-exit=0 {run} &
+job=$!
+wait "$job"
+code=$?
+while kill -0 "$job" 2>/dev/null; do
+    wait "$job"
+    code=$?
+done
+
+if [[ -n $time_is_up && $code -ne 0 ]]; then
+    {again}
+fi
+exit "$code"
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (see 'rankscope launch slurm --help')")
+
+
+def launch_slurm(arguments: list[str]) -> int:
+    """The verb: writes the script and hands it to sbatch; with --dry-run it is printed."""
+    parser = _Parser(
+        prog="rankscope launch slurm",
+        usage="rankscope launch slurm [options] -- [options of rankscope run] SCRIPT [script arguments]",
+        description="Write the batch script of a run and submit it.",
+    )
+    parser.add_argument("--nodes", type=int, default=1)
+    parser.add_argument("--gpus-per-node", type=int)
+    parser.add_argument("--time", metavar="LIMIT", help="as Slurm writes it: 2-00:00:00")
+    parser.add_argument("--partition")
+    parser.add_argument("--account")
+    parser.add_argument("--name", help="of the job (default: the script's name)")
+    parser.add_argument("--warn", type=int, default=120, metavar="SECONDS", help="before the end (default: 120)")
+    parser.add_argument("--no-requeue", action="store_true", help="do not start again when the time is up")
+    parser.add_argument("--sbatch", action="append", default=[], metavar="OPTION", help="a further #SBATCH option")
+    parser.add_argument("--output", type=Path, help="also keep the script there")
+    parser.add_argument("--dry-run", action="store_true", help="print the script, submit nothing")
+    parser.add_argument(
+        "command", nargs=argparse.REMAINDER, help="what to run: options of rankscope run, and the script"
+    )
+    chosen = parser.parse_args(arguments)
+    command = chosen.command[1:] if chosen.command[:1] == ["--"] else chosen.command
+    if not command:
+        raise UsageError("nothing to run: write rankscope launch slurm --nodes 2 -- --nproc-per-node 8 train.py")
+    if chosen.nodes < 1 or chosen.warn < 1:
+        raise UsageError("--nodes and --warn must be at least 1")
+    named = next((word for word in command if word.endswith(".py")), "train")
+    text = script(
+        SlurmJob(
+            command=tuple(command),
+            nodes=chosen.nodes,
+            gpus_per_node=chosen.gpus_per_node,
+            time_limit=chosen.time,
+            partition=chosen.partition,
+            account=chosen.account,
+            name=chosen.name or Path(named).stem,
+            warn_s=chosen.warn,
+            requeue=not chosen.no_requeue,
+            extra=tuple(chosen.sbatch),
+            python=sys.executable,
+        )
+    )
+    if chosen.output is not None:
+        try:
+            chosen.output.write_text(text)
+        except OSError as error:
+            raise UsageError(f"--output {chosen.output} cannot be written: {error.strerror}") from error
+    if chosen.dry_run:
+        sys.stdout.write(text)
+        return 0
+    if shutil.which("sbatch") is None:
+        raise UsageError("sbatch is not on the path: start this on a login node of the cluster, or use --dry-run")
+    ended = subprocess.run(["sbatch", "--parsable"], input=text, capture_output=True, text=True, check=False)
+    if ended.returncode != 0:
+        raise RankscopeError(f"sbatch refused the job: {' '.join(ended.stderr.split())}")
+    print(f"submitted as job {ended.stdout.strip()}; its output goes to slurm-{ended.stdout.strip().split(';')[0]}.out")
+    return 0
