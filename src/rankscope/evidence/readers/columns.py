@@ -179,6 +179,13 @@ def read_json(data: bytes, table: KindTable) -> Columns:
 
 
 def _columns(document: object, table: KindTable) -> Columns:
+    try:
+        return _read_columns(document, table)
+    except RecursionError as error:
+        raise EvidenceError("the flight record is nested too deeply: no recorder writes that") from error
+
+
+def _read_columns(document: object, table: KindTable) -> Columns:
     top = as_dict(document, "the dump")
     if "entries" not in top:
         raise EvidenceError("the flight record has no entries: not a dump of torch's flight recorder")

@@ -6,6 +6,7 @@ import re
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import BinaryIO
 
 from rankscope.evidence.mask import mask_text
@@ -26,6 +27,7 @@ _MOST_BLOCKS = 40
 _STILL_ITS_END = 60
 """Lines that a rank may write after its last traceback, as in its teardown, and still have ended by it."""
 _MOST_RANKS = 100_000
+_MOST_BORING = 200_000
 
 # Lower case: pieces are searched in lower case.
 _NOTABLE = re.compile(
@@ -34,7 +36,7 @@ _NOTABLE = re.compile(
     rb"|xid|watchdog|heartbeat|barrier|connection |broken pipe|mismatch|inconsistent|no space|open files|ancdata|in use"
     rb"|cannot |exit ?code|exited|return code|segmentation|core dumped|deadlock|duplicate gpu|unknown|not supported"
     rb"|not been destroyed|got forked|lock file|no locks|too many|before the|no backend|bad_alloc|dump signal|enqueued"
-    rb"|processgroup|nccl communicator|fingerprint|member: |truncated|culprit|data inconsistency|\bnan\b|shutdown"
+    rb"|processgroup|nccl communicator|fingerprint|member: |truncated|culprit|data inconsistency|shutdown"
     rb"|numelin=|got completion|fallen off"
 )
 _BLOCK = re.compile(rb"traceback \(most recent call last\)|fatal python error:")
@@ -81,6 +83,7 @@ class LogReader:
         self._kernel: list[KernelLine] = []
         self._world: int | None = None
         self._pids: dict[int, int] = {}
+        self._boring: set[int] = set()
 
     def read(self, stream: BinaryIO, name: str, rank: int | None, near: float) -> None:
         """`rank`: whose file it is, where its name tells; `near`: when it was written last."""
@@ -147,15 +150,10 @@ class LogReader:
         tag: re.Pattern[bytes] | None,
         time: float | None,
     ) -> None:
-        done = 0
         block_end = 0
         at = time
         blocks = 0
-        while (found := _NOTABLE.search(lower, done)) is not None:
-            start = piece.rfind(b"\n", 0, found.start()) + 1
-            end = piece.find(b"\n", found.end())
-            end = len(piece) if end < 0 else end
-            done = end
+        for start, end in self._notable_lines(lower):
             line = piece[start : min(end, start + _LONGEST_LINE)]
             match = tag.match(piece, start) if tag is not None else None
             owner = int(next(filter(None, match.groups()))) if match else inner_rank(line)
@@ -179,6 +177,26 @@ class LogReader:
                 before = piece.count(b"\n", 0, start) if tag is None else _own_lines(tag, piece, start, owner)
                 self._keep_block(writer, writer.lines + before, at, block)
             self._take_words(text, piece, start, at, near)
+
+    def _notable_lines(self, lower: bytes) -> list[tuple[int, int]]:
+        """Where the telling lines of a piece begin and end. A log says the same over and over with other numbers: each
+        wording is looked at once."""
+        boring = self._boring
+        if len(boring) > _MOST_BORING:
+            boring.clear()
+        found: list[int] = []
+        for at, wording in enumerate(lower.translate(None, b"0123456789").split(b"\n")):
+            mark = hash(wording)
+            if mark in boring:
+                continue
+            if _NOTABLE.search(wording, 0, _LONGEST_LINE):
+                found.append(at)
+            else:
+                boring.add(mark)
+        if not found:
+            return []
+        ends = list(accumulate(len(line) + 1 for line in lower.split(b"\n")))
+        return [(ends[at - 1] if at else 0, ends[at] - 1) for at in found]
 
     def _keep_block(self, writer: _Writer, position: int, at: float | None, block: list[str]) -> None:
         writer.blocks.append((position, at, block))
@@ -289,7 +307,7 @@ def _last_starts(piece: bytes, most: int) -> list[int]:
 def _text(piece: bytes, start: int) -> str:
     end = piece.find(b"\n", start)
     end = len(piece) if end < 0 else end
-    return mask_text(piece[start : min(end, start + _LONGEST_LINE)].decode("utf-8", "replace").rstrip("\r"))
+    return piece[start : min(end, start + _LONGEST_LINE)].decode("utf-8", "replace").rstrip("\r")
 
 
 def _time_before(piece: bytes, position: int, near: float) -> float | None:
@@ -325,7 +343,7 @@ def _log(writer: _Writer) -> Log:
         last_at=writer.last_at,
         last_order=writer.last_order,
         notable=tuple(sorted(writer.notable.values(), key=lambda line: line.order)),
-        tail=tuple(writer.tail),
+        tail=tuple(map(mask_text, writer.tail)),
         exceptions=tuple(_exceptions(writer)),
     )
 

@@ -1,0 +1,206 @@
+"""Dumps of other people: whatever is wrong with a file, it is refused by name and the rest still counts."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import flight_dumps as make
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rankscope.diagnosis.diagnose import diagnose
+from rankscope.errors import EvidenceError
+from rankscope.evidence.readers.columns import KindTable, read_json, read_pickle
+from rankscope.evidence.readers.dump_files import read_dumps
+from rankscope.evidence.readers.dumps import kept_calls, rank_in_name
+from rankscope.evidence.readers.gather import gather
+
+WAITING = (make.call(1), make.call(2), make.call(3, line=20, done=False))
+BEHIND = (make.call(1), make.call(2))
+
+
+class Dangerous:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Ranks 0, 1 and 3 wait in a call that rank 2 has not entered."""
+    path = tmp_path / "dumps"
+    path.mkdir()
+    for rank in range(4):
+        make.write(path, rank, *(BEHIND if rank == 2 else WAITING))
+    return path
+
+
+def refused(folder: Path) -> str:
+    evidence = gather([str(folder)])
+    verdict = diagnose(evidence)
+    assert [culprit.rank for culprit in verdict.culprits] == [2], verdict.headline
+    assert verdict.refused == evidence.refused
+    (only,) = evidence.refused
+    return only
+
+
+def test_a_pickle_that_would_run_code_is_refused_by_name_and_runs_nothing(folder: Path, tmp_path: Path) -> None:
+    trap = tmp_path / "made-by-the-pickle"
+    (folder / "nccl_trace_rank_4").write_bytes(pickle.dumps(Dangerous(trap), protocol=2))
+    why = refused(folder)
+    assert "nccl_trace_rank_4" in why
+    assert "mkdir" in why
+    assert not trap.exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "is empty"),
+        (b" \n \n", "only blanks"),
+        (b"\x80\x02}q\x00X\x07\x00\x00\x00versionq", "cut off"),
+        (b"\x80\x02\xff\xfe garbage", "not a valid pickle"),
+        (pickle.dumps([1, 2, 3], protocol=2), "not a dictionary"),
+        (pickle.dumps({"version": "2.10"}, protocol=2), "no entries"),
+        (pickle.dumps({"entries": [{"profiling_name": 7}]}, protocol=2), "profiling_name"),
+        (pickle.dumps({"entries": [{**make.call(1), "state": "levitating"}]}, protocol=2), "levitating"),
+        (b'{"pg_config": {}, "entries": [{]}', "not valid JSON"),
+        (b"\x1f\x8b\x08\x00rest", "gunzip"),
+        (b"PK\x03\x04" + bytes(100), "zip"),
+        (bytes(range(8)) * 2000, "binary"),
+        ("text".encode("utf-16"), "UTF-16"),
+        (b"\x80\x02" + b"]" + b"r\xff\xff\xff\x7f" + b".", "memory"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_spoiled_file_is_refused_by_name_and_the_rest_diagnosed(folder: Path, content: bytes, words: str) -> None:
+    (folder / "nccl_trace_rank_9").write_bytes(content)
+    why = refused(folder)
+    assert "nccl_trace_rank_9" in why
+    assert words in why
+
+
+def test_where_the_dump_of_a_rank_is_cut_off_nobody_is_blamed_in_its_place(folder: Path) -> None:
+    path = folder / "nccl_trace_rank_1"
+    path.write_bytes(path.read_bytes()[:-400])
+    verdict = diagnose(gather([str(folder)]))
+    assert "nccl_trace_rank_1" in str(verdict.refused)
+    assert (verdict.outcome, verdict.certainty, verdict.culprits) == ("hang", "possible", ())
+    assert "of rank 1 there is no dump" in verdict.headline
+
+
+def test_a_dump_named_after_a_rank_that_the_job_does_not_have_is_refused(folder: Path) -> None:
+    make.write(folder, 7, *WAITING, ranks=4)
+    assert "ranks 0-3" in refused(folder)
+
+
+def test_a_copy_under_another_rank_is_refused(folder: Path) -> None:
+    (folder / "old").mkdir()
+    (folder / "old" / "trace_rank_1").write_bytes((folder / "nccl_trace_rank_0").read_bytes())
+    assert "a copy" in refused(folder)
+
+
+def test_of_two_dumps_of_a_rank_the_newer_counts(folder: Path) -> None:
+    early = folder / "early"
+    early.mkdir()
+    make.write(early, 0, make.call(1), make.call(2, done=False))
+    why = refused(folder)
+    assert os.path.join("early", "nccl_trace_rank_0") in why
+    assert "older" in why
+
+
+def test_a_dump_whose_rank_nothing_tells_is_refused(folder: Path) -> None:
+    (folder / "trace").write_bytes(pickle.dumps(make.dump(*WAITING, shift_ns=99), protocol=2))
+    assert "which rank" in refused(folder)
+
+
+def test_messages_show_a_dump_that_is_named_after_another_rank(folder: Path) -> None:
+    send = make.call(3, op="send 0->1", line=30, is_p2p=True)
+    (folder / "nccl_trace_rank_3").write_bytes(pickle.dumps(make.dump(*BEHIND, send), protocol=2))
+    assert "those of rank 0" in str(gather([str(folder)]).refused)
+
+
+def test_pipes_and_links_to_nowhere_are_refused_without_waiting(folder: Path) -> None:
+    os.mkfifo(folder / "nccl_trace_rank_8")
+    (folder / "nccl_trace_rank_9").symlink_to("nowhere")
+    evidence = gather([str(folder)])
+    assert len(evidence.refused) == 2
+    assert [culprit.rank for culprit in diagnose(evidence).culprits] == [2]
+
+
+def test_nothing_but_refused_files_is_an_error_that_names_them(tmp_path: Path) -> None:
+    (tmp_path / "rank_0").write_bytes(b"\x80\x02")
+    with pytest.raises(EvidenceError, match="rank_0"):
+        gather([str(tmp_path)])
+
+
+@pytest.mark.parametrize(
+    ("name", "rank"),
+    [
+        ("/x/nccl_trace_rank_3", 3),
+        ("comm_lib_trace_rank_12.pickle", 12),
+        ("dump-7.json", 7),
+        ("/jobs/rank4/trace", 4),
+        ("trace", None),
+        ("trace_20261115021233", None),
+    ],
+)
+def test_rank_of_a_file_by_its_name(name: str, rank: int | None) -> None:
+    assert rank_in_name(name) == rank
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.binary(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+FIELDS = st.sampled_from(sorted(make.call(1)))
+
+
+@settings(derandomize=True, deadline=None, max_examples=150)
+@given(field=FIELDS, value=VALUES)
+def test_any_value_in_any_field_is_read_or_refused(field: str, value: object) -> None:
+    entries = [make.call(1), {**make.call(2), field: value}, make.call(3, done=False)]
+    for read, data in ((read_pickle, pickle.dumps(make.dump(make.call(1)) | {"entries": entries})),):
+        try:
+            columns = read(data, table := KindTable())
+        except EvidenceError:
+            continue
+        kept_calls({0: columns}, table.kinds)
+
+
+@settings(derandomize=True, deadline=None, max_examples=150)
+@given(st.binary(max_size=200), st.integers(0, 3000), st.integers(0, 3000))
+def test_bytes_in_the_middle_of_a_dump_never_raise_anything_else(middle: bytes, start: int, length: int) -> None:
+    data = pickle.dumps(make.dump(*WAITING), protocol=2)
+    spoiled = data[:start] + middle + data[start + length :]
+    for read in (read_pickle, read_json):
+        try:
+            read(spoiled, KindTable())
+        except EvidenceError:
+            continue
+
+
+def test_calls_that_all_ranks_made_alike_are_left_out_of_a_large_job(tmp_path: Path) -> None:
+    ranks = 60
+    for rank in range(ranks):
+        alike = [make.call(seq, line=10 + seq % 7) for seq in range(1, 900)]
+        last = make.call(900, line=50 if rank == 41 else 20, size=3 if rank == 41 else 8, done=False)
+        make.write(tmp_path, rank, *alike, last, ranks=ranks)
+    table, columns = read_dumps([str(tmp_path / f"nccl_trace_rank_{rank}") for rank in range(ranks)])
+    read = {rank: each for rank, each in enumerate(columns) if not isinstance(each, str)}
+    kept = kept_calls(read, table.kinds)
+    assert sum(map(len, kept.values())) < 60 * 900 / 4
+    assert all(positions[-1] == 899 for positions in kept.values())
+    verdict = diagnose(gather([str(tmp_path)]))
+    assert (verdict.cause, [culprit.rank for culprit in verdict.culprits]) == ("collective-skipped", [41])
+    assert verdict.certainty == "proven"
+    where = verdict.culprits[0].where
+    assert where is not None
+    assert where.line == 50
