@@ -11,6 +11,7 @@ from typing import NoReturn
 from rankscope.diagnosis.codec import verdict_to_json
 from rankscope.diagnosis.diagnose import diagnose
 from rankscope.errors import EvidenceError, UsageError
+from rankscope.evidence.nan_dump import is_nan_dump, read_nan_dump
 from rankscope.evidence.store import load_evidence
 from rankscope.report import terminal
 
@@ -24,15 +25,18 @@ def diagnose_command(arguments: list[str]) -> int:
     """The verb: 0 when the evidence shows nothing wrong, 1 when it does, 2 for a mistake."""
     parser = _Parser(
         prog="rankscope diagnose",
-        description="Say again what happened, from the folder of a run, its evidence folder or an evidence.json.",
+        description="Say again what happened, from the folder of a run, its evidence folder or an evidence.json, or from "
+        "a file that `rankscope train` left of a step that was not finite.",
     )
     parser.add_argument("path", type=Path, help="runs/<time>-<name>, or a folder or file of evidence in it")
     parser.add_argument("--json", action="store_true", help="print the verdict as JSON on standard output")
     chosen = parser.parse_args(arguments)
     if not chosen.path.exists():
         raise UsageError(f"'{chosen.path}' does not exist")
-    evidence_path = _newest_evidence(chosen.path)
-    verdict = diagnose(load_evidence(evidence_path))
+    if is_nan_dump(chosen.path):
+        verdict = diagnose(read_nan_dump(chosen.path))
+    else:
+        verdict = diagnose(load_evidence(_newest_evidence(chosen.path)))
     if chosen.json:
         sys.stdout.write(verdict_to_json(verdict).decode() + "\n")
     else:
