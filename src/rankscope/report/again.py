@@ -25,8 +25,8 @@ def diagnose_command(arguments: list[str]) -> int:
     """The verb: 0 when the evidence shows nothing wrong, 1 when it does, 2 for a mistake."""
     parser = _Parser(
         prog="rankscope diagnose",
-        description="Say again what happened, from the folder of a run, its evidence folder or an evidence.json, or from "
-        "a file that `rankscope train` left of a step that was not finite.",
+        description="Say again what happened, from the folder of a run, its evidence folder or an evidence.json, or "
+        "from a file that `rankscope train` left of a step that was not finite.",
     )
     parser.add_argument("path", type=Path, help="runs/<time>-<name>, or a folder or file of evidence in it")
     parser.add_argument("--json", action="store_true", help="print the verdict as JSON on standard output")
