@@ -145,7 +145,7 @@ def _steps(config: RunConfig, parts: Parts, account: Account, stop: StopWish, fi
     """Values of a step are read when the next one is under way: the device never waits for the host. What ends the run
     early is among them, the same on every rank, so that all leave after the same step."""
     batches = iter(parts.loader)
-    late = LateValues()
+    late = LateValues(parts.place.device)
     done, code, stopped = first_step, 0, False
     with StepProfiler(config, parts.place, parts.log_folder) as profiler:
         for step in range(first_step, config.training.max_steps):
@@ -172,8 +172,9 @@ def _steps(config: RunConfig, parts: Parts, account: Account, stop: StopWish, fi
 
 def _heard(late: LateValues, account: Account, parts: Parts) -> tuple[int, bool]:
     """Accounts for the oldest step. Returns the exit code, if it ends the run, and whether a rank was asked to stop."""
-    step, (loss, norm, stops, skipped, ended) = late.take()
-    account.step_ended(step, loss, norm, bool(skipped))
+    heard = late.take()
+    step, (loss, norm, stops, skipped, ended) = heard.step, heard.values
+    account.step_ended(step, loss, norm, skipped=bool(skipped), seconds=heard.seconds)
     if not ended or parts.watch is None or parts.investigation is None:
         return 0, stops > 0
     kept = parts.watch.kept(step)

@@ -1,4 +1,4 @@
-"""Text to tokens on disk, and from there to batches. The loader is not named here: it needs torch, preparing does not."""
+"""Text to tokens on disk, and from there to batches. The loader is not named here: it needs torch, preparing none."""
 
 from rankscope.train.data.prepared import PreparedDataset, open_prepared
 from rankscope.train.data.preparing import prepare

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from rankscope.errors import DataError
+from rankscope.errors import DataError, UsageError
 from rankscope.train.config import DataConfig
 from rankscope.train.data.fingerprints import Fingerprints
+from rankscope.train.data.hub import HubDataset, open_hub_dataset
 
 Kind = Literal["text", "jsonl", "parquet", "hf"]
 PART_BYTES = 1 << 20
@@ -28,7 +29,7 @@ _PACKED = (".gz", ".zst", ".bz2", ".xz", ".zip")
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Bytes of a text or JSON-lines file, row groups of a parquet file, rows of a dataset of the hub."""
+    """Bytes of a text or JSON-lines file, row groups of a parquet file."""
 
     path: str
     begin: int
@@ -54,6 +55,8 @@ class Corpus:
     label: str
     """For people."""
     text_field: str
+    hub: HubDataset | None = None
+    """Where the text is not in files of ours."""
 
     @property
     def total_bytes(self) -> int:
@@ -65,8 +68,11 @@ def find_corpus(data: DataConfig) -> Corpus:
     if data.source == "builtin":
         paths = _standard_library()
         return Corpus("text", paths, _sizes(paths), "Python's standard library", data.text_field)
-    if data.source not in ("text", "jsonl", "parquet"):
-        raise DataError(f"data.source '{data.source}' has no files")
+    if data.source == "hf":
+        hub = open_hub_dataset(data)
+        return Corpus("hf", (), (hub.text_bytes,), hub.label, data.text_field, hub)
+    if data.source == "random":
+        raise UsageError("data.source 'random' makes its tokens up while training: there is nothing to prepare")
     paths = _matching(data.paths)
     sizes = _sizes(paths)
     label = paths[0] if len(paths) == 1 else f"{len(paths)} {data.source} files"
@@ -77,6 +83,8 @@ def find_corpus(data: DataConfig) -> Corpus:
 
 def fingerprint(corpus: Corpus, known: Fingerprints) -> str:
     """Of the content: other names or places of the same files give the same one."""
+    if corpus.hub is not None:
+        return hashlib.sha256(f"hf {corpus.text_field} {corpus.hub.fingerprint}".encode()).hexdigest()
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
         contents = list(threads.map(known.of, corpus.paths))
     known.save()

@@ -164,12 +164,21 @@ def _write(plan: _Plan, building: Path, progress: Progress) -> Manifest:
 
 def _answers(plan: _Plan) -> Iterator[Any]:
     from rankscope.train.data.pool import Pool
-    from rankscope.train.data.worker import Setup, Work
+    from rankscope.train.data.worker import Setup
 
     setup = Setup(plan.tokenizer, plan.corpus.kind, plan.corpus.text_field, plan.dtype)
     workers = min(plan.workers, max(1, -(-plan.corpus.total_bytes // corpora.PART_BYTES)))
     with Pool(setup, workers) as pool:
-        yield from pool.encode(Work(part.ranges) for part in corpora.parts(plan.corpus))
+        yield from pool.encode(_work(plan.corpus))
+
+
+def _work(corpus: Corpus) -> Iterator[Any]:
+    from rankscope.train.data.worker import Work
+
+    if corpus.hub is None:
+        yield from (Work(ranges=part.ranges) for part in corpora.parts(corpus))
+    else:
+        yield from (Work(texts=tuple(texts)) for texts in corpus.hub.texts())
 
 
 class _TokenWriter:
@@ -236,6 +245,11 @@ def _some_text(corpus: Corpus, size: int) -> Iterator[str]:
     from rankscope.train.data.reading import documents
 
     stride = max(1, -(-corpus.total_bytes // size))
+    if corpus.hub is not None:
+        for number, texts in enumerate(corpus.hub.texts()):
+            if number % stride == 0:
+                yield from texts
+        return
     for number, part in enumerate(corpora.parts(corpus)):
         if number % stride == 0:
             for piece in part.ranges:
