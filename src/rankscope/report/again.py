@@ -12,6 +12,7 @@ from rankscope.diagnosis.codec import verdict_to_json
 from rankscope.diagnosis.diagnose import diagnose
 from rankscope.diagnosis.verdict import Verdict
 from rankscope.errors import UsageError
+from rankscope.evidence.nan_dump import is_nan_dump, read_nan_dump
 from rankscope.evidence.readers.gather import gather
 from rankscope.report import terminal
 
@@ -24,6 +25,7 @@ Say what happened, from what is left of a job. Every PATH is told by its content
   torchrun's error.json
   logs of one rank or of many mixed in one file, with prefixes such as [rank1]: or R1:
   a folder of any of these
+  alone: a file that `rankscope train` left of a step that was not finite (nan_debug_step_N.pkl)
   -   standard input
 """
 _EPILOG = """\
@@ -58,7 +60,12 @@ def diagnose_command(arguments: list[str]) -> int:
             raise UsageError(f"'{path}' does not exist")
     if chosen.path.count("-") > 1:
         raise UsageError("standard input can be read once: give - only once")
-    verdict = diagnose(gather(chosen.path, _standard_input(chosen.path)))
+    only = Path(chosen.path[0])
+    if len(chosen.path) == 1 and is_nan_dump(only):
+        evidence = read_nan_dump(only)
+    else:
+        evidence = gather(chosen.path, _standard_input(chosen.path))
+    verdict = diagnose(evidence)
     shown = [path for path in chosen.path if path != "-"]
     show(verdict, as_json=chosen.json, folder=shown[0] if len(shown) == 1 and len(chosen.path) == 1 else "")
     return 0 if verdict.outcome == "ok" else 1

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from rankscope.errors import UsageError
+from rankscope.evidence import nan_dump
 from rankscope.train.forensics.findings import Incident, from_plain, to_plain
 from rankscope.train.forensics.watch import KeptStep
 
@@ -112,24 +113,11 @@ def read_step(path: Path) -> SavedStep:
 def read_arrays(path: Path) -> dict[str, Any]:
     """The pickled tensors, read without running anything but numpy's own constructors."""
     try:
-        with path.open("rb") as file:
-            content = _ArraysOnly(file).load()
+        return nan_dump.read_arrays(path)
     except FileNotFoundError:
         raise UsageError(f"there is no file '{path}'") from None
     except (OSError, pickle.UnpicklingError, EOFError, ValueError) as error:
         raise UsageError(f"'{path}' cannot be read as saved tensors: {error}") from error
-    if not isinstance(content, dict) or not {"parameters", "gradients"} <= content.keys():
-        raise UsageError(f"'{path}' has no parameters and gradients: give a file nan_debug_step_N.pkl")
-    return content
-
-
-class _ArraysOnly(pickle.Unpickler):
-    _ALLOWED = frozenset({"_reconstruct", "ndarray", "dtype", "_frombuffer"})
-
-    def find_class(self, module: str, name: str) -> Any:
-        if module.partition(".")[0] == "numpy" and name in self._ALLOWED:
-            return super().find_class(module, name)
-        raise pickle.UnpicklingError(f"it asks for {module}.{name}")
 
 
 def _step(

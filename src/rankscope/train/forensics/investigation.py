@@ -82,8 +82,7 @@ class Investigation:
         if self._rank == writer:
             saved = dump.write(self._directory, incident, kept, weights, gradients, self._context)
             say(report(incident, saved, layers_shown=self._layers_shown))
-        if self._rank in incident.origins or (not incident.origins and self._rank == writer):
-            _note(incident, own)
+        _note(incident, own)
         return incident
 
     def _repeated(self, kept: KeptStep, parameters: Mapping[str, Tensor]) -> RankFindings:
@@ -150,17 +149,19 @@ def _all_described(parameters: Mapping[str, Tensor], values_shown: int) -> tuple
 
 
 def _note(incident: Incident, own: RankFindings) -> None:
-    """For the launcher, where one watches; the line it shows is the one that called the first bad module."""
+    """For the launcher, where one watches; the line it shows is the one that called the first bad module. A rank that
+    only got it through the reduction says just that."""
+    began = own.rank in incident.origins
     found = own.first or own.first_backward
     tensors = own.bad_parameters or own.bad_inputs or own.bad_gradients or incident.bad_gradients
     for page in own_pages:
         page.non_finite(
-            incident.kind,
+            incident.kind if began or not incident.origins else "gradient",
             incident.step,
             "nan" if headline(incident).startswith("NaN") else "inf",
             [tensor.name for tensor in tensors[:16]],
             len(tensors),
-            local=bool(incident.origins),
+            local=began,
             detail=f"{headline(incident)}; loss {number_text(own.loss_then)}, gradient norm "
             f"{number_text(incident.grad_norm)}, samples {', '.join(map(str, own.samples[:16]))}",
             frames=list(found.frames if found is not None and found.frames else program_frames()),
