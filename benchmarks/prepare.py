@@ -4,9 +4,9 @@
 
 The text is real and not repeated: sources and documentation that Python and its packages have on this machine, or the
 files given. All take turns on the same two cores: `rankscope prepare` as a whole (start of processes, fingerprints,
-encoding, checksums, files and fsync), tiktoken with two threads (lists as its batch call gives them, and arrays), and HF
-tokenizers with two threads. The rivals get the text in memory, in pieces of a mebibyte, and only have to give arrays of
-ids. Processor time is printed too: it means something on a busy machine, where the other times do not.
+encoding, checksums, files and fsync), tiktoken with two threads (lists as its batch call gives them, and arrays), and
+HF tokenizers with two threads. The rivals get the text in memory, in pieces of a mebibyte, and only have to give arrays
+of ids. Processor time is printed too: it means something on a busy machine, where the other times do not.
 Then memory: the peak of all processes of a preparation, for a tenth of --memory-mb and for all of it.
 """
 
@@ -357,7 +357,8 @@ def report(size: int, cores: int, turns: dict[str, list[Turn]], memory: dict[int
         f"- date: {datetime.now(timezone.utc):%Y-%m-%d}",
         f"- versions: {', '.join(f'{name} {metadata.version(name)}' for name in PACKAGES)}, "
         f"python {platform.python_version()}",
-        f"- machine: {platform.machine()}, {cores} cores used, Linux {platform.release()}, load {os.getloadavg()[0]:.1f}",
+        f"- machine: {platform.machine()}, {cores} cores used, Linux {platform.release()}, "
+        f"load {os.getloadavg()[0]:.1f}",
         f"- text: {size / 1e6:.1f} MB, {turns['HF tokenizers'][0].tokens:,} tokens, vocabulary {VOCABULARY:,}",
         *(
             f"- {name}: {statistics.median(each):.1f} MB/s ({min(each):.1f} to {max(each):.1f}), "
