@@ -6,6 +6,7 @@ import argparse
 import os
 import shutil
 import sys
+from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 from rankscope.diagnosis.codec import verdict_to_json
