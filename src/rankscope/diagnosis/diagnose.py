@@ -7,6 +7,7 @@ from dataclasses import replace
 from rankscope.diagnosis import views
 from rankscope.diagnosis.code import CodeReader
 from rankscope.diagnosis.finding import Finding
+from rankscope.diagnosis.rules.aborted import settle_abort
 from rankscope.diagnosis.rules.deadlock import explain_deadlock, explain_paired_call
 from rankscope.diagnosis.rules.endings import Endings, explain_endings, explain_exception, explain_left
 from rankscope.diagnosis.rules.set_up import explain_group_creation, explain_missing
@@ -22,6 +23,7 @@ def diagnose(evidence: Evidence) -> Verdict:
     seen = replace(evidence, ranks=tuple(sorted(map(_as_ended, evidence.ranks), key=lambda rank: rank.rank)))
     endings = explain_endings(seen)
     graph = build_graph(seen, failed=endings.victims)
+    endings = settle_abort(endings, graph, seen)
     finding = _find(seen, endings, graph)
     if finding is None:
         return _fine(evidence)
