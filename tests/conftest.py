@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 
+import searching  # noqa: F401  loads the profile that all properties are searched with
+
 MARK = "RANKSCOPE_TEST_MARK"
 COMMAND = (sys.executable, "-m", "rankscope")
 

@@ -89,6 +89,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--into", type=Path, required=True, metavar="FILE", help="result file; new results are added")
     parser.add_argument("--table", type=Path, metavar="FILE", help="write the page with the table there")
     parser.add_argument("--jobs", type=int, default=1, help="cases at a time; more disturb the timings of a busy tool")
+    parser.add_argument("--note", help="put a remark on the measurement into the file; shown with the totals")
     parser.add_argument("--missing", action="store_true", help="run only what has no result in the file yet")
     parser.add_argument("--keep", action="store_true", help="keep the runs' folders")
     arguments = parser.parse_args(argv)
@@ -112,6 +113,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.tools:
         names = arguments.names or case_names()
         run_all(arguments.tools, names, arguments.jobs, arguments.into, arguments.keep, arguments.missing)
+    if arguments.note is not None:
+        write_comparison(arguments.into, msgspec.structs.replace(so_far(arguments.into), note=arguments.note))
     if arguments.table is not None:
         try:
             comparison = read_comparison(arguments.into)

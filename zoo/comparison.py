@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -51,6 +53,8 @@ class Comparison(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cores: int
     tools: dict[str, ToolRun]
     results: list[ToolResult]
+    note: str = ""
+    """What a reader must know of the measurement; shown with the totals."""
 
 
 def read_comparison(path: Path) -> Comparison:
@@ -66,7 +70,8 @@ def write_comparison(path: Path, comparison: Comparison) -> None:
 def merged(old: Comparison, tools: dict[str, ToolRun], results: Iterable[ToolResult]) -> Comparison:
     """`old` with the new results in place of those of the same case and tool."""
     found = {(result.tool, result.case): result for result in (*old.results, *results)}
-    return Comparison(old.limit_s, old.cores, {**old.tools, **tools}, [found[key] for key in sorted(found)])
+    kept = [found[key] for key in sorted(found)]
+    return Comparison(old.limit_s, old.cores, {**old.tools, **tools}, kept, old.note)
 
 
 def judge_peer(case: Case, tool: str, run: PeerRun) -> ToolResult:
@@ -86,8 +91,8 @@ def judge_peer(case: Case, tool: str, run: PeerRun) -> ToolResult:
         right_line=seen and any(_shows(case, shown) for shown in report.shown) if expect.snippets else None,
         false_alarm=early or ended_badly or (expect.healthy and report.at is not None),
         exit_code=run.exit_code,
-        said=report.said[:300],
-        trouble=list(run.trouble),
+        said=_public(report.said)[:300],
+        trouble=[_public(text) for text in run.trouble],
     )
 
 
@@ -115,8 +120,8 @@ def judge_rankscope(case: Case, tool: str, seen: Observation, judgement: Judgeme
         right_line=right_line,
         false_alarm=judgement.false_alarm,
         exit_code=seen.exit_code,
-        said=verdict.headline[:300] if verdict is not None else seen.verdict_missing,
-        trouble=list(judgement.problems),
+        said=_public(verdict.headline if verdict is not None else seen.verdict_missing)[:300],
+        trouble=[_public(text) for text in judgement.problems],
     )
 
 
@@ -130,3 +135,8 @@ def is_accepted(case: Case, file: str, line: int) -> bool:
 def _shows(case: Case, shown: ShownLine) -> bool:
     culprits = case.expect.ranks
     return is_accepted(case, shown.file, shown.line) and (shown.rank is None or not culprits or shown.rank in culprits)
+
+
+def _public(text: str) -> str:
+    """Without the paths of the machine that the zoo ran on."""
+    return text.replace(sys.executable, "python").replace(tempfile.gettempdir(), "$TMPDIR")

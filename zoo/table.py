@@ -28,7 +28,7 @@ def document(comparison: Comparison) -> str:
         .replace("{limit}", f"{comparison.limit_s:.0f}")
         .replace("{cores}", str(comparison.cores))
         .replace("{versions}", versions)
-        .replace("{totals}", totals(cases, tools, results))
+        .replace("{totals}", totals(cases, tools, results) + (f"\n\n**{comparison.note}**" if comparison.note else ""))
         .replace("{cases}", case_tables(cases, tools, results))
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import factories as make
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rankscope.diagnosis.diagnose import diagnose
@@ -103,7 +103,6 @@ def test_running_job_with_a_straggler_is_slow_and_an_ended_one_is_well() -> None
     assert [each.rank for each in ended.stragglers] == [1]
 
 
-@settings(derandomize=True, deadline=None)
 @given(st.dictionaries(st.integers(0, 9), st.lists(st.floats(0, 50), min_size=5, max_size=5), max_size=8))
 def test_whoever_is_named_waited_less_than_everybody_else(drawn: dict[int, list[float]]) -> None:
     times = {rank: Phases(0.0, 300.0, 2, *values) for rank, values in drawn.items()}

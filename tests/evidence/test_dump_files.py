@@ -9,7 +9,7 @@ from typing import Any
 
 import flight_dumps as make
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rankscope.diagnosis.diagnose import diagnose
@@ -18,6 +18,7 @@ from rankscope.evidence.readers.columns import KindTable, read_json, read_pickle
 from rankscope.evidence.readers.dump_files import read_dumps
 from rankscope.evidence.readers.dumps import kept_calls, rank_in_name
 from rankscope.evidence.readers.gather import gather
+from searching import searched
 
 WAITING = (make.call(1), make.call(2), make.call(3, line=20, done=False))
 BEHIND = (make.call(1), make.call(2))
@@ -163,7 +164,7 @@ VALUES = st.recursive(
 FIELDS = st.sampled_from(sorted(make.call(1)))
 
 
-@settings(derandomize=True, deadline=None, max_examples=150)
+@searched(150)
 @given(field=FIELDS, value=VALUES)
 def test_any_value_in_any_field_is_read_or_refused(field: str, value: object) -> None:
     entries = [make.call(1), {**make.call(2), field: value}, make.call(3, done=False)]
@@ -175,7 +176,7 @@ def test_any_value_in_any_field_is_read_or_refused(field: str, value: object) ->
         kept_calls({0: columns}, table.kinds)
 
 
-@settings(derandomize=True, deadline=None, max_examples=150)
+@searched(150)
 @given(st.binary(max_size=200), st.integers(0, 3000), st.integers(0, 3000))
 def test_bytes_in_the_middle_of_a_dump_never_raise_anything_else(middle: bytes, start: int, length: int) -> None:
     data = pickle.dumps(make.dump(*WAITING), protocol=2)

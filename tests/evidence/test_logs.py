@@ -8,12 +8,13 @@ import tracemalloc
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rankscope.evidence.readers.log import LogReader, ReadLogs
 from rankscope.evidence.readers.log_lines import inner_rank, time_of
 from rankscope.evidence.readers.log_names import rank_of_log
+from searching import searched
 
 NEAR = time.mktime((2026, 11, 15, 12, 0, 0, 0, 0, -1))
 
@@ -252,7 +253,7 @@ def test_whose_file_a_log_is_by_its_place(path: str, rank: int | None) -> None:
     assert rank_of_log(path) == rank
 
 
-@settings(derandomize=True, deadline=None, max_examples=200)
+@searched(200)
 @given(st.lists(st.sampled_from(CATALOGUE.encode().splitlines()) | st.binary(max_size=80), max_size=20))
 def test_any_bytes_are_a_log(lines: list[bytes]) -> None:
     logs = read(b"\n".join(lines))

@@ -138,8 +138,9 @@ def test_page_is_written_again_without_running_anything(tmp_path: Path) -> None:
     results, page = tmp_path / "results.json", tmp_path / "zoo.md"
     write_comparison(results, Comparison(40.0, 2, {"torchrun": ToolRun("2026-01-01", "torch 2.13")}, [result()]))
 
-    assert compare.main(["--into", str(results), "--table", str(page)]) == 0
+    assert compare.main(["--into", str(results), "--table", str(page), "--note", "On a busy machine."]) == 0
     assert "3.0 s, rank ✓, line ✓" in page.read_text()
+    assert "**On a busy machine.**" in page.read_text()
 
 
 @pytest.mark.parametrize(

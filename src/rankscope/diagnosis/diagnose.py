@@ -7,6 +7,7 @@ from dataclasses import replace
 from rankscope.diagnosis import views
 from rankscope.diagnosis.code import CodeReader
 from rankscope.diagnosis.finding import Finding
+from rankscope.diagnosis.rules.aborted import settle_abort
 from rankscope.diagnosis.rules.deadlock import explain_deadlock, explain_paired_call
 from rankscope.diagnosis.rules.diverged import explain_diverged
 from rankscope.diagnosis.rules.endings import Endings, explain_endings, explain_exception, explain_left
@@ -38,6 +39,7 @@ def diagnose(evidence: Evidence) -> Verdict:
     seen = replace(evidence, ranks=tuple(sorted(ended, key=lambda rank: rank.rank)))
     endings = explain_endings(seen)
     graph = build_graph(seen, failed=endings.victims)
+    endings = settle_abort(endings, graph, seen)
     finding = _with_numerics(_find(seen, endings, graph), seen)
     slow = find_stragglers(phases_of(seen), least_share=_RUNNING_SHARE, places=places_of(seen.ranks))
     if finding is None and slow and evidence.trigger in _RUNNING:

@@ -9,12 +9,13 @@ import pytest
 np = pytest.importorskip("numpy")
 tokenizers = pytest.importorskip("tokenizers")
 
-from hypothesis import example, given, settings  # noqa: E402
+from hypothesis import example, given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from rankscope.train.data import wordtable  # noqa: E402
 from rankscope.train.data.encoding import WordEncoder, make_encoder  # noqa: E402
 from rankscope.train.data.tokenizer import BYTES, from_content  # noqa: E402
+from searching import searched
 
 LEARNED_FROM = (
     "the quick brown fox's 1234 jumps\n\n    over the lazy dog, don't we'll they've I'm you'd we're it's\n"
@@ -67,7 +68,7 @@ PIECES = st.sampled_from(
 TEXTS = st.one_of(st.text(CHARACTERS), st.lists(st.one_of(PIECES, st.text(CHARACTERS, max_size=3))).map("".join))
 
 
-@settings(derandomize=True, deadline=None, max_examples=250)
+@searched(250)
 @given(TEXTS)
 @example("\n's")
 @example("# \xa0Foreground")

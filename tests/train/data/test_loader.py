@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("numpy")
 torch = pytest.importorskip("torch")
 
-from hypothesis import given, settings  # noqa: E402
+from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from rankscope.errors import UsageError  # noqa: E402
@@ -18,6 +18,7 @@ from rankscope.train.config import DataConfig, DataSamplingConfig, ModelConfig, 
 from rankscope.train.data import PreparedDataset, prepare  # noqa: E402
 from rankscope.train.data.loader import TokenLoader  # noqa: E402
 from rankscope.train.data.order import BatchOrder  # noqa: E402
+from searching import searched
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +141,7 @@ def test_other_data_and_another_seed_are_refused(prepared: PreparedDataset) -> N
         loader.load_state_dict({**state, "seed": 8})
 
 
-@settings(derandomize=True, deadline=None, max_examples=40)
+@searched(40)
 @given(st.integers(1, 600), st.integers(0, 2**31), st.integers(1, 64))
 def test_any_number_of_samples_is_shuffled_without_loss(samples: int, seed: int, batch: int) -> None:
     order = BatchOrder(samples, seed, batch)

@@ -47,15 +47,25 @@ def _dump(folder: Path, groups: Groups) -> None:
     unfinished.rename(folder / f"rank_{os.environ['RANK']}")
 
 
+def _importing() -> bool:
+    """A dump with stacks touches torch's compiler; while the program itself imports it, that import would fail."""
+    return any(
+        name.startswith("torch.") and getattr(getattr(module, "__spec__", None), "_initializing", False)
+        for name, module in list(sys.modules.items())
+    )
+
+
 def _serve(folder: Path, groups: Groups) -> None:
     answered: set[str] = set()
     while True:
         time.sleep(POLL_S)
         _note_groups(groups)
-        for request in set(os.listdir(folder)) - answered:
-            if request.startswith("request_"):
-                answered.add(request)
-                _dump(folder / request.removeprefix("request_"), groups)
+        requests = {name for name in os.listdir(folder) if name.startswith("request_")} - answered
+        if not requests or _importing():
+            continue
+        for request in sorted(requests):
+            answered.add(request)
+            _dump(folder / request.removeprefix("request_"), groups)
 
 
 def _start(folder: Path) -> None:

@@ -1,0 +1,88 @@
+"""A process that gloo ended is not blamed for that: the record says who left the common way, or nobody is named."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import factories as make
+from ended_ranks import MISMATCH, RESET, victim
+
+from rankscope.diagnosis.diagnose import diagnose
+from rankscope.diagnosis.verdict import Verdict
+from rankscope.evidence.model import Call, Frame, RankEvidence
+
+PROGRAM = """\
+def average(model):
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+
+def main():
+    for step in range(200):
+        if step == 40 and rank == 0:
+            dist.all_reduce(statistics)
+        average(model)
+"""
+FILE = "train.py"
+AVERAGE = make.frame(FILE, 3, "average")
+EXTRA = make.frame(FILE, 8, "main")
+
+
+def reduce(seq: int, site: Frame, numel: int, left: bool = True) -> Call:
+    return replace(make.call(seq - 1, "all_reduce", site, seq=seq, left=left), numel=numel, dtype="float32")
+
+
+def history(*last: Call) -> tuple[Call, ...]:
+    return (*(reduce(seq, AVERAGE, 4) for seq in range(1, 9)), *last)
+
+
+def dead(number: int, *calls: Call) -> RankEvidence:
+    return make.rank(
+        number, exit=make.ended(-6), error_tail=MISMATCH, progress=make.progress(*history(*calls), world=3)
+    )
+
+
+def lost(number: int, *calls: Call) -> RankEvidence:
+    return victim(number, RESET, progress=make.progress(*history(*calls), world=3))
+
+
+def verdict(*ranks: RankEvidence) -> Verdict:
+    return diagnose(make.evidence(*ranks, source={FILE: PROGRAM}))
+
+
+def test_who_made_the_extra_call_is_blamed_and_not_the_rank_that_died_of_it() -> None:
+    extra, usual = reduce(9, EXTRA, 4096, left=False), reduce(9, AVERAGE, 4, left=False)
+
+    told = verdict(lost(0, extra), lost(1, usual), dead(2, usual))
+
+    assert (told.outcome, told.cause) == ("crash", "collective-mismatch")
+    assert [culprit.rank for culprit in told.culprits] == [0]
+    assert told.culprits[0].where is not None
+    assert told.culprits[0].where.line == 8
+    assert told.victims == (1, 2)
+
+
+def test_the_rank_that_died_is_blamed_where_it_alone_differed() -> None:
+    usual, odd = reduce(9, AVERAGE, 4, left=False), reduce(9, AVERAGE, 2, left=False)
+
+    told = verdict(lost(0, usual), lost(1, usual), dead(2, odd))
+
+    assert [culprit.rank for culprit in told.culprits] == [2]
+
+
+def test_nobody_is_blamed_where_two_ranks_differ_at_one_line() -> None:
+    told = verdict(lost(0, reduce(9, AVERAGE, 8, left=False)), dead(1, reduce(9, AVERAGE, 4, left=False)))
+
+    assert (told.outcome, told.cause) == ("crash", "collective-mismatch")
+    assert told.culprits == ()
+    assert told.victims == (0, 1)
+    assert "all_reduce of 8 elements" in told.headline
+
+
+def test_a_rank_that_died_in_a_call_that_all_others_made_differed_from_them() -> None:
+    constructor = make.frame(FILE, 5, "main")
+    inside = make.call(8, "_broadcast_coalesced", constructor, left=False)
+    made = make.call(8, "_broadcast_coalesced", constructor)
+
+    told = verdict(lost(0, made), lost(1, made), dead(2, inside))
+
+    assert [culprit.rank for culprit in told.culprits] == [2]
