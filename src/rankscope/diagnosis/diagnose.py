@@ -9,6 +9,7 @@ from rankscope.diagnosis.code import CodeReader
 from rankscope.diagnosis.finding import Finding
 from rankscope.diagnosis.rules.deadlock import explain_deadlock, explain_paired_call
 from rankscope.diagnosis.rules.endings import Endings, explain_endings, explain_exception, explain_left
+from rankscope.diagnosis.rules.memory_limit import with_memory_limit
 from rankscope.diagnosis.rules.set_up import explain_group_creation, explain_missing
 from rankscope.diagnosis.rules.stages import with_stages
 from rankscope.diagnosis.rules.standing import explain_standing
@@ -25,7 +26,7 @@ def diagnose(evidence: Evidence) -> Verdict:
     graph = build_graph(seen, failed=endings.victims)
     finding = _find(seen, endings, graph)
     verdict = _fine(evidence) if finding is None else _verdict(finding, evidence, graph, endings)
-    return with_stages(verdict, evidence)
+    return with_memory_limit(with_stages(verdict, evidence), evidence)
 
 
 def _as_ended(seen: RankEvidence) -> RankEvidence:
