@@ -14,6 +14,7 @@ from rankscope.diagnosis.rules.endings import Endings, explain_endings, explain_
 from rankscope.diagnosis.rules.gpu import xid_fix, xid_lines
 from rankscope.diagnosis.rules.log_facts import known_messages, signs_of_life
 from rankscope.diagnosis.rules.logs import explain_logs, explain_mismatch
+from rankscope.diagnosis.rules.memory_limit import with_memory_limit
 from rankscope.diagnosis.rules.nodes import explain_lost_node
 from rankscope.diagnosis.rules.numerics import as_alternative, ended_by_itself, explain_non_finite
 from rankscope.diagnosis.rules.record_only import explain_absent, softened
@@ -49,7 +50,8 @@ def diagnose(evidence: Evidence) -> Verdict:
     else:
         finding = softened(_with_driver_faults(finding, seen), graph, seen)
         verdict = _verdict(finding, evidence, graph, endings)
-    return with_stages(replace(_with_logs(verdict, evidence), stragglers=slow), evidence)
+    verdict = replace(_with_logs(verdict, evidence), stragglers=slow)
+    return with_memory_limit(with_stages(verdict, evidence), evidence)
 
 
 def _with_numerics(finding: Finding | None, evidence: Evidence) -> Finding | None:

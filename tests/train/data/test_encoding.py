@@ -15,7 +15,7 @@ from hypothesis import strategies as st  # noqa: E402
 from rankscope.train.data import wordtable  # noqa: E402
 from rankscope.train.data.encoding import WordEncoder, make_encoder  # noqa: E402
 from rankscope.train.data.tokenizer import BYTES, from_content  # noqa: E402
-from searching import searched
+from searching import searched  # noqa: E402
 
 LEARNED_FROM = (
     "the quick brown fox's 1234 jumps\n\n    over the lazy dog, don't we'll they've I'm you'd we're it's\n"

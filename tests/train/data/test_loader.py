@@ -18,7 +18,7 @@ from rankscope.train.config import DataConfig, DataSamplingConfig, ModelConfig, 
 from rankscope.train.data import PreparedDataset, prepare  # noqa: E402
 from rankscope.train.data.loader import TokenLoader  # noqa: E402
 from rankscope.train.data.order import BatchOrder  # noqa: E402
-from searching import searched
+from searching import searched  # noqa: E402
 
 
 @pytest.fixture(scope="module")
