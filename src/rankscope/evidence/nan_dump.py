@@ -1,6 +1,6 @@
-"""The files that a trainer leaves of a step that was not finite, read as evidence. Nothing in a file is run. Neither
-torch nor, for files of `rankscope train`, numpy is needed.
+"""The files that a trainer leaves of a step that was not finite, read as evidence. Nothing in a file is run.
 
+Torch is not needed, nor, for files of `rankscope train`, numpy.
 Three forms: `nan_grad_step_N.pt` (a zip of torch.save), `nan_debug_step_N.pkl` (a pickle with numpy arrays under
 `parameters` and `gradients`) and `nan_debug_step_N.safetensors`.
 """

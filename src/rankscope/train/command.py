@@ -62,6 +62,7 @@ def _prepared(
     from rankscope.launch.folder import make_run_folder
     from rankscope.report import live
     from rankscope.train.plan import RunPlan, write_plan
+    from rankscope.train.state.before_start import check_checkpoints
 
     _choose_gpus(options.gpus)
     ranks, why, on_gpus = count_ranks(config, options.nproc_per_node)
@@ -69,6 +70,7 @@ def _prepared(
         raise UsageError(f"--fault: there is no rank {fault.rank}; the ranks are 0 to {ranks - 1}")
     live.say(f"{ranks} {'rank' if ranks == 1 else 'ranks'}: {why}")
     dataset, tokenizer_size = _dataset(config)
+    check_checkpoints(config, tokenizer_size)
     folder = make_run_folder(options.run_dir, "train")
     bar = config.logging.progress_bar
     plan = RunPlan(

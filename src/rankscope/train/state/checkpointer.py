@@ -24,7 +24,7 @@ from rankscope.train.state import directory as directories
 from rankscope.train.state import manifest as manifests
 from rankscope.train.state import randomness, tensors
 from rankscope.train.state.directory import CheckpointDirectory
-from rankscope.train.state.manifest import Found, Manifest
+from rankscope.train.state.manifest import Found, Manifest, TensorForm
 from rankscope.train.state.reading import expect_one_process, read_tensors, reason, shape_of
 from rankscope.train.state.staging import Stage
 
@@ -92,7 +92,7 @@ class Checkpointer:
         manifest = Manifest(
             step=step,
             world_size=self._world,
-            parameters={name: tensors.form(tensor) for name, tensor in tensors.model_tensors(model).items()},
+            parameters=_forms(model),
             optimizer={
                 name: {key: tensors.form(value) for key, value in entries.items()} for name, entries in kept.items()
             },
@@ -126,13 +126,14 @@ class Checkpointer:
         self, model: nn.Module, optimizer: torch.optim.Optimizer, loader: Resumable | None = None
     ) -> int | None:
         """Restores what `checkpoint.resume` asks for; returns the number of steps made, None for a fresh start."""
-        chosen = self._chosen(_bytes_of_a_checkpoint(model))
+        chosen = self._chosen(manifests.bytes_of_a_checkpoint(_forms(model)))
         if chosen is None:
             return None
         found = manifests.read(chosen)
         if isinstance(found, str):
             raise UsageError(f"{chosen} is not a complete checkpoint: {found}")
-        self._refuse_another_model(found, model)
+        if (reason_against := manifests.refusal(found, _forms(model))) is not None:
+            raise UsageError(reason_against)
         self._read(found, model, optimizer)
         if loader is not None and found.manifest.loader:
             loader.load_state_dict(found.manifest.loader)
@@ -181,15 +182,6 @@ class Checkpointer:
         if aside is not None:
             how = "starts from the beginning" if start is None else f"goes on from {start.folder}"
             self._say(f"this run {how}: checkpoints of an earlier run are now in '{aside}'")
-
-    def _refuse_another_model(self, found: Found, model: nn.Module) -> None:
-        here = {name: tensors.form(tensor) for name, tensor in tensors.model_tensors(model).items()}
-        different = manifests.difference(found.manifest.parameters, here)
-        if different:
-            raise UsageError(
-                f"{found.folder} is a checkpoint of another model: {different}. Use the configuration it was made "
-                "with, another checkpoint.dir, or checkpoint.resume=no"
-            )
 
     def _read(self, found: Found, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         kept = tensors.empty_optimizer_tensors(model, optimizer, found.manifest.optimizer)
@@ -306,9 +298,8 @@ def _rng_name(rank: int) -> str:
     return f"rng.rank{rank}"
 
 
-def _bytes_of_a_checkpoint(model: nn.Module) -> int:
-    """Weights, and as much twice again for an optimizer of Adam's kind."""
-    return 3 * sum(tensor.numel() * tensor.element_size() for tensor in tensors.model_tensors(model).values())
+def _forms(model: nn.Module) -> dict[str, TensorForm]:
+    return {name: tensors.form(tensor) for name, tensor in tensors.model_tensors(model).items()}
 
 
 def _resumed(found: Found, world_size: int) -> str:

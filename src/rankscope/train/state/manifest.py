@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -128,6 +129,22 @@ def difference(saved: Mapping[str, TensorForm], here: Mapping[str, TensorForm]) 
     if not words:
         return None
     return words[0] if len(words) == 1 else f"{words[0]}, and {len(words) - 1} more differ"
+
+
+def refusal(found: Found, here: Mapping[str, TensorForm]) -> str | None:
+    """Why this model cannot go on from that checkpoint, in one line; None where it can."""
+    different = difference(found.manifest.parameters, here)
+    if different is None:
+        return None
+    return (
+        f"{found.folder} is a checkpoint of another model: {different}. Use the configuration it was made with, "
+        "another checkpoint.dir, or checkpoint.resume=no"
+    )
+
+
+def bytes_of_a_checkpoint(here: Mapping[str, TensorForm]) -> int:
+    """Weights, and as much twice again for an optimizer of Adam's kind; taken as fp32, as masters are."""
+    return 12 * sum(math.prod(form.shape) for form in here.values())
 
 
 def _decoded(content: Any) -> Manifest:
