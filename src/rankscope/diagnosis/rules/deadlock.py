@@ -9,7 +9,7 @@ from rankscope.diagnosis import views
 from rankscope.diagnosis.code import CodeReader
 from rankscope.diagnosis.divergence import Blame, Divergence, Side, blame, find_divergence
 from rankscope.diagnosis.finding import Finding
-from rankscope.diagnosis.rules.messages_crossed import messages_crossed
+from rankscope.diagnosis.rules.messages_crossed import message_missing, messages_crossed
 from rankscope.diagnosis.rules.uneven import short_of_data
 from rankscope.diagnosis.rules.waiting_words import call_text, group_text, now_text, site_of, standing, waiting_culprit
 from rankscope.diagnosis.timeline import POINT_TO_POINT
@@ -44,6 +44,9 @@ def explain_deadlock(graph: WaitGraph, evidence: Evidence) -> Finding:
         return _order_cycle(crossed, graph)
     if all(_wait_op(graph, rank) in POINT_TO_POINT for rank in knot):
         return messages_crossed(graph, knot)
+    missing = message_missing(graph, knot)
+    if missing is not None:
+        return missing
     waits = Counter(
         wait.group for rank in knot if (wait := graph.states[rank].wait) is not None and wait.op not in POINT_TO_POINT
     )
@@ -174,9 +177,19 @@ def _diverged(divergence: Divergence, graph: WaitGraph, code: CodeReader) -> Fin
     if short is not None:
         return short
     decided = blame(divergence, graph.states, code)
+    if _somebody_unseen(divergence, graph):
+        decided = Blame(ranks=(), extra=False, reserved=False, reasons=())
     if _mismatch(divergence, code):
         return _mismatched(divergence, decided, graph)
     return _skipped(divergence, decided, graph)
+
+
+def _somebody_unseen(divergence: Divergence, graph: WaitGraph) -> bool:
+    """A rank that is stuck with the others could not be compared, where some have not come to the call: it may be the
+    one that keeps them from it."""
+    compared = {rank for side in divergence.sides for rank in side.ranks}
+    stuck = graph.deadlocked & members_of(divergence.group, graph.states)
+    return bool(stuck - compared) and any(side.event is None for side in divergence.sides)
 
 
 def _mismatch(divergence: Divergence, code: CodeReader) -> bool:

@@ -1,0 +1,61 @@
+"""A message that never comes while its sender has gone on to a collective."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import factories as make
+
+from rankscope.diagnosis.diagnose import diagnose
+from rankscope.diagnosis.verdict import Verdict
+from rankscope.evidence.model import Call, Group, RankEvidence
+
+C10D = "torch/distributed/distributed_c10d.py"
+SOURCE = """\
+def exchange(rank, messages):
+    for _ in range(messages):
+        if rank == 0:
+            dist.send(x, dst=1)
+        else:
+            dist.recv(x, src=rank - 1)
+    dist.barrier()
+"""
+
+
+def call(index: int, op: str, line: int, peer: int, *, left: bool = True, seq: int = 0) -> Call:
+    site = make.frame("train.py", line, "exchange")
+    return replace(make.call(index, op, site, left=left, seq=seq), group="0", peer=peer)
+
+
+def rank(number: int, op: str, peer: int, line: int, calls: tuple[Call, ...]) -> RankEvidence:
+    groups = (Group("0", "default_pg", (0, 1, 2)),)
+    return make.rank(
+        number,
+        make.stack("train.py", line, "exchange", (make.lib(C10D, op),)),
+        processes=make.process("futex"),
+        progress=make.progress(
+            *calls, call(len(calls), op, line, peer, left=False, seq=int(op == "barrier")), world=3, groups=groups
+        ),
+        still_for_s=25.0,
+    )
+
+
+def told(before: int) -> Verdict:
+    """Rank 0 sends one message fewer than rank 1 waits for; rank 2 waits for what rank 1 would pass on."""
+    sent = tuple(call(n, "send", 4, 1) for n in range(before))
+    received = tuple(call(n, "recv", 6, 0) for n in range(before))
+    passed_on = tuple(call(n, "recv", 6, 1) for n in range(before))
+    ranks = (rank(0, "barrier", -1, 7, sent), rank(1, "recv", 0, 6, received), rank(2, "recv", 1, 6, passed_on))
+    return diagnose(make.evidence(*ranks, source={"train.py": SOURCE}))
+
+
+def test_neither_a_waiting_receiver_nor_its_successor_is_blamed_for_a_message_that_never_came() -> None:
+    verdict = told(before=8)
+    assert (verdict.outcome, verdict.cause, verdict.certainty) == ("hang", "collective-skipped", "proven")
+    assert verdict.culprits == ()
+    assert set(verdict.victims) == {0, 1, 2}
+    assert "rank 0 has gone on to the barrier at exchange (train.py:7)" in verdict.headline
+
+
+def test_a_receive_that_was_never_made_before_stays_a_matter_of_the_branch() -> None:
+    assert {culprit.rank for culprit in told(before=0).culprits} != {0}
