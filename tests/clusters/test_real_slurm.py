@@ -167,7 +167,7 @@ def test_good_job_completes_and_a_hanging_one_fails_with_our_code(slurm: dict[st
 def test_preempted_job_saves_and_is_put_back_into_the_queue(slurm: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "saves.py").write_text(SAVES)
     (tmp_path / "urgent.py").write_text("print('done')\n")
-    everything = f"--cpus-per-task={os.cpu_count() or 1}"
+    everything = f"cpus-per-task={os.cpu_count() or 1}"
     job = submit(slurm, tmp_path, "--partition", "low", "--sbatch", everything, "--", "saves.py")
     assert wait_until((tmp_path / "training").exists, 120.0)
     urgent = submit(slurm, tmp_path, "--partition", "high", "--sbatch", everything, "--", "urgent.py")

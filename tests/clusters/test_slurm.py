@@ -113,7 +113,8 @@ def test_dry_run_prints_the_script(capsys: pytest.CaptureFixture[str]) -> None:
         "8",
         "--time",
         "1:00:00",
-        "--sbatch=--exclusive",
+        "--sbatch",
+        "exclusive",
         "--dry-run",
         "--",
     ]

@@ -11,6 +11,8 @@ usage: rankscope launch PLACE [options] -- [options of rankscope run] SCRIPT [sc
 
 places:
   slurm   write the batch script and submit it     rankscope launch slurm --nodes 2 -- --nproc-per-node 8 train.py
+  sky     write a SkyPilot task                    rankscope launch sky --nodes 2 --gpus 8 --gpu H100 -- train.py
+  k8s     write a Kubernetes Indexed Job           rankscope launch k8s --nodes 2 --gpus 8 --image IMAGE -- train.py
 
   rankscope launch PLACE --help     options of a place
 """
@@ -22,7 +24,19 @@ def _slurm(arguments: list[str]) -> int:
     return launch_slurm(arguments)
 
 
-PLACES: dict[str, Callable[[list[str]], int]] = {"slurm": _slurm}
+def _sky(arguments: list[str]) -> int:
+    from rankscope.clusters.manifests import launch_manifest
+
+    return launch_manifest("sky", arguments)
+
+
+def _k8s(arguments: list[str]) -> int:
+    from rankscope.clusters.manifests import launch_manifest
+
+    return launch_manifest("k8s", arguments)
+
+
+PLACES: dict[str, Callable[[list[str]], int]] = {"slurm": _slurm, "sky": _sky, "k8s": _k8s}
 
 
 def launch_command(arguments: list[str]) -> int:

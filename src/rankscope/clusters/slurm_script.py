@@ -53,10 +53,16 @@ def script(job: SlurmJob) -> str:
 # Before the time limit Slurm sends USR1 to this script only. The launchers then get TERM: they take a last look, ask
 # the ranks to end with TERM, on which a program saves its state, and the job is put back into the queue.
 time_is_up=
-trap 'time_is_up=1; echo "rankscope: the time is nearly up; asking the ranks to save and stop"; kill -TERM "$job"' USR1
+job=
+ask_to_stop() {{
+    echo "rankscope: the time is nearly up; asking the ranks to save and stop"
+    kill -TERM "$job"
+}}
+trap 'time_is_up=1; [[ -z $job ]] || ask_to_stop' USR1
 
 srun --ntasks-per-node=1 --kill-on-bad-exit=0 {run} &
 job=$!
+[[ -z $time_is_up ]] || ask_to_stop # it came before the number of the process was known
 wait "$job"
 code=$?
 while kill -0 "$job" 2>/dev/null; do
@@ -91,7 +97,9 @@ def launch_slurm(arguments: list[str]) -> int:
     parser.add_argument("--name", help="of the job (default: the script's name)")
     parser.add_argument("--warn", type=int, default=120, metavar="SECONDS", help="before the end (default: 120)")
     parser.add_argument("--no-requeue", action="store_true", help="do not start again when the time is up")
-    parser.add_argument("--sbatch", action="append", default=[], metavar="OPTION", help="a further #SBATCH option")
+    parser.add_argument(
+        "--sbatch", action="append", default=[], metavar="OPTION", help="a further option, as exclusive"
+    )
     parser.add_argument("--output", type=Path, help="also keep the script there")
     parser.add_argument("--dry-run", action="store_true", help="print the script, submit nothing")
     parser.add_argument(
@@ -115,7 +123,7 @@ def launch_slurm(arguments: list[str]) -> int:
             name=chosen.name or Path(named).stem,
             warn_s=chosen.warn,
             requeue=not chosen.no_requeue,
-            extra=tuple(chosen.sbatch),
+            extra=tuple(f"--{option.lstrip('-')}" for option in chosen.sbatch),
             python=sys.executable,
         )
     )

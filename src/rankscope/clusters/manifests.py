@@ -1,0 +1,146 @@
+"""`rankscope launch sky|k8s`: the same run as a SkyPilot task or a Kubernetes Indexed Job."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from rankscope.clusters.yaml_text import Value, to_yaml
+from rankscope.errors import UsageError
+
+PORT = 29500
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterRun:
+    command: tuple[str, ...]
+    """What stands after `rankscope run`."""
+    name: str
+    nodes: int
+    gpus: int
+    """Of each node; 0 for processors only."""
+    gpu: str | None = None
+    """Its kind, as SkyPilot names it."""
+    image: str | None = None
+    shm: str = "16Gi"
+
+
+def sky_task(run: ClusterRun) -> str:
+    """A SkyPilot task: `sky launch task.yaml`."""
+    resources: dict[str, Value] = {"accelerators": f"{run.gpu}:{run.gpus}"} if run.gpus and run.gpu else {}
+    options = ["--nnodes", '"$SKYPILOT_NUM_NODES"', "--node-rank", '"$SKYPILOT_NODE_RANK"']
+    options += ["--master-addr", '"$(head -n 1 <<< "$SKYPILOT_NODE_IPS")"', "--master-port", str(PORT)]
+    ranks = [] if _says_ranks(run.command) else ["--nproc-per-node", '"${SKYPILOT_NUM_GPUS_PER_NODE:-1}"']
+    line = " ".join(["rankscope run", *options, *ranks, shlex.join(run.command)])
+    task: dict[str, Value] = {"name": run.name, "num_nodes": run.nodes, "workdir": "."}
+    if resources:
+        task["resources"] = resources
+    task["setup"] = "pip install rankscope\n"
+    task["run"] = f"{line}\n"
+    return to_yaml(task)
+
+
+def k8s_manifest(run: ClusterRun) -> str:
+    """An Indexed Job, one pod a node, and the headless Service by which the pods find the first: `kubectl apply -f`."""
+    options = ["--nnodes", str(run.nodes), "--node-rank", '"$JOB_COMPLETION_INDEX"']
+    options += ["--master-addr", f"{run.name}-0.{run.name}", "--master-port", str(PORT)]
+    ranks = [] if _says_ranks(run.command) else ["--nproc-per-node", str(max(run.gpus, 1))]
+    # exec: the launcher gets the pod's signals, and its exit code is the container's.
+    line = " ".join(["exec rankscope run", *options, *ranks, shlex.join(run.command)])
+    container: dict[str, Value] = {
+        "name": "train",
+        "image": run.image or "",
+        "command": ["/bin/sh", "-c", line],
+        "env": [{"name": "PYTHONUNBUFFERED", "value": "1"}],
+        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
+    }
+    if run.gpus:
+        container["resources"] = {"limits": {"nvidia.com/gpu": run.gpus}}
+    pod: dict[str, Value] = {
+        "subdomain": run.name,
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 60,
+        "containers": [container],
+        "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": run.shm}}],
+    }
+    job: dict[str, Value] = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": run.name},
+        "spec": {
+            "completionMode": "Indexed",
+            "completions": run.nodes,
+            "parallelism": run.nodes,
+            "backoffLimit": 0,
+            "template": {"spec": pod},
+        },
+    }
+    service: dict[str, Value] = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": run.name},
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": {"batch.kubernetes.io/job-name": run.name},
+            "ports": [{"name": "rendezvous", "port": PORT}],
+        },
+    }
+    return f"{to_yaml(service)}---\n{to_yaml(job)}"
+
+
+def _says_ranks(command: tuple[str, ...]) -> bool:
+    return any(word.replace("_", "-").startswith("--nproc-per-node") for word in command)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (see '{self.prog} --help')")
+
+
+def launch_manifest(place: str, arguments: list[str]) -> int:
+    """The verb: prints the file, or writes it with --output."""
+    starts = {"sky": "sky launch FILE", "k8s": "kubectl apply -f FILE"}[place]
+    parser = _Parser(
+        prog=f"rankscope launch {place}",
+        usage=f"rankscope launch {place} [options] -- [options of rankscope run] SCRIPT [script arguments]",
+        description=f"Write the file that starts the run there: {starts}",
+    )
+    parser.add_argument("--nodes", type=int, default=1)
+    parser.add_argument("--gpus", type=int, default=0, metavar="N", help="of each node")
+    parser.add_argument("--name", help="of the run (default: the script's name)")
+    parser.add_argument("--output", type=Path, help="write it there (default: standard output)")
+    if place == "sky":
+        parser.add_argument("--gpu", metavar="KIND", help="as SkyPilot names it: H100")
+    else:
+        parser.add_argument("--image", required=True, help="with Python, torch, rankscope and the program in it")
+        parser.add_argument("--shm", default="16Gi", help="size of /dev/shm (default: 16Gi)")
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="options of rankscope run, and the script")
+    chosen = parser.parse_args(arguments)
+    command = tuple(chosen.command[1:] if chosen.command[:1] == ["--"] else chosen.command)
+    if not command:
+        raise UsageError(f"nothing to run: write rankscope launch {place} --nodes 2 -- train.py")
+    if chosen.nodes < 1 or chosen.gpus < 0:
+        raise UsageError("--nodes must be at least 1 and --gpus at least 0")
+    if place == "sky" and chosen.gpus and not chosen.gpu:
+        raise UsageError("--gpus needs --gpu: say which kind, as --gpu H100")
+    named = next((word for word in command if word.endswith(".py")), "train")
+    name = re.sub(r"[^a-z0-9-]+", "-", (chosen.name or Path(named).stem).lower()).strip("-")[:50] or "train"
+    if place == "sky":
+        text = sky_task(ClusterRun(command, name, chosen.nodes, chosen.gpus, gpu=chosen.gpu))
+    else:
+        text = k8s_manifest(ClusterRun(command, name, chosen.nodes, chosen.gpus, image=chosen.image, shm=chosen.shm))
+    if chosen.output is None:
+        sys.stdout.write(text)
+        return 0
+    try:
+        chosen.output.write_text(text)
+    except OSError as error:
+        raise UsageError(f"--output {chosen.output} cannot be written: {error.strerror}") from error
+    print(f"written; start it with {starts.replace('FILE', str(chosen.output))}")
+    return 0

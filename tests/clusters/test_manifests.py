@@ -1,0 +1,105 @@
+"""SkyPilot tasks and Kubernetes manifests: valid YAML that says what the run needs, and lines that do what they say."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rankscope.clusters.command import launch_command
+from rankscope.clusters.yaml_text import to_yaml
+from rankscope.errors import UsageError
+
+yaml: Any = pytest.importorskip("yaml", reason="PyYAML reads what was written")
+
+TEXT = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs", "Zl", "Zp")), max_size=12)
+KEYS = st.text("abcdefgh", min_size=2, max_size=6)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(derandomize=True, deadline=None, max_examples=150)
+@given(st.dictionaries(KEYS, VALUES, min_size=1, max_size=4))
+def test_yaml_reads_back_as_it_was(value: dict[str, Any]) -> None:
+    assert yaml.safe_load(to_yaml(value)) == value
+
+
+def produced(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert launch_command(list(words)) == 0
+    return capsys.readouterr().out
+
+
+def run_line(tmp_path: Path, line: str, code: int, **environment: str) -> list[str]:
+    """The line for real, with a `rankscope` of our own on the path that tells its arguments."""
+    program = tmp_path / "rankscope"
+    program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@"\nexit {code}\n')
+    program.chmod(0o755)
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", **environment}
+    ended = subprocess.run(["bash", "-c", line], env=env, capture_output=True, text=True, check=False, timeout=30)
+    assert ended.returncode == code, ended.stderr
+    return ended.stdout.splitlines()
+
+
+def test_kubernetes_job_has_one_pod_a_node_that_finds_the_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["k8s", "--nodes", "2", "--gpus", "8", "--image", "me/train:1", "--", "My_train.py", "--name", "a b"]
+    service, job = yaml.safe_load_all(produced(capsys, *words))
+    assert (service["kind"], service["spec"]["clusterIP"], job["kind"], job["apiVersion"]) == (
+        *("Service", "None", "Job"),
+        "batch/v1",
+    )
+    name = job["metadata"]["name"]
+    assert name == service["metadata"]["name"] == "my-train"
+    assert service["spec"]["selector"] == {"batch.kubernetes.io/job-name": name}
+    spec = job["spec"]
+    assert (spec["completionMode"], spec["completions"], spec["parallelism"]) == ("Indexed", 2, 2)
+    pod = spec["template"]["spec"]
+    assert (pod["subdomain"], pod["restartPolicy"]) == (name, "Never")
+    container = pod["containers"][0]
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": 8}
+    assert pod["volumes"][0]["emptyDir"] == {"medium": "Memory", "sizeLimit": "16Gi"}
+    given_words = run_line(tmp_path, container["command"][2], 77, JOB_COMPLETION_INDEX="1")
+    assert given_words == [
+        *("run", "--nnodes", "2", "--node-rank", "1", "--master-addr", "my-train-0.my-train"),
+        *("--master-port", "29500", "--nproc-per-node", "8", "My_train.py", "--name", "a b"),
+    ]
+
+
+def test_sky_task_reads_skypilots_variables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["sky", "--nodes", "2", "--gpus", "4", "--gpu", "H100", "--", "train.py"]
+    task = yaml.safe_load(produced(capsys, *words))
+    assert (task["num_nodes"], task["resources"]) == (2, {"accelerators": "H100:4"})
+    variables = {"SKYPILOT_NUM_NODES": "2", "SKYPILOT_NODE_RANK": "1", "SKYPILOT_NUM_GPUS_PER_NODE": "4"}
+    given_words = run_line(tmp_path, task["run"], 0, SKYPILOT_NODE_IPS="10.0.0.7\n10.0.0.8", **variables)
+    assert given_words == [
+        *("run", "--nnodes", "2", "--node-rank", "1", "--master-addr", "10.0.0.7", "--master-port", "29500"),
+        *("--nproc-per-node", "4", "train.py"),
+    ]
+
+
+def test_own_number_of_ranks_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    text = produced(capsys, "k8s", "--image", "x", "--", "--nproc_per_node=3", "train.py")
+    assert text.count("nproc") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "word"),
+    [
+        (["k8s", "train.py"], "--image"),
+        (["sky"], "nothing to run"),
+        (["sky", "--gpus", "8", "train.py"], "--gpu H100"),
+        (["k8s", "--image", "x", "--nodes", "0", "train.py"], "at least 1"),
+        (["sky", "--output", "/proc/none/x", "train.py"], "cannot be written"),
+    ],
+)
+def test_mistake_is_one_line(words: list[str], word: str) -> None:
+    with pytest.raises(UsageError, match=word):
+        launch_command(words)
