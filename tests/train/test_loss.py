@@ -23,7 +23,7 @@ def test_loss_and_gradients_are_those_of_the_whole_product(chunk: int) -> None:
     (3 * losses.linear_cross_entropy(hidden, weight, targets, 0.5, chunk)).backward()  # type: ignore[no-untyped-call]
     hidden_again, weight_again, _ = small()
     expected = 0.5 * F.cross_entropy(hidden_again @ weight_again.T, targets)
-    (3 * expected).backward()
+    (3 * expected).backward()  # type: ignore[no-untyped-call]
     assert hidden.grad is not None
     assert weight.grad is not None
     torch.testing.assert_close(losses.linear_cross_entropy(hidden, weight, targets, 0.5, chunk), expected)
@@ -37,7 +37,7 @@ def test_gradient_of_an_fp32_weight_is_summed_in_fp32_also_where_products_are_bf
     assert weight.grad is not None
     assert weight.grad.dtype == torch.float32
     wide, weight_again, _ = small()
-    F.cross_entropy(wide @ weight_again.T, targets).backward()
+    F.cross_entropy(wide @ weight_again.T, targets).backward()  # type: ignore[no-untyped-call]
     torch.testing.assert_close(weight.grad, weight_again.grad, rtol=0.05, atol=2e-3)
 
 
