@@ -314,6 +314,37 @@ def test_a_killed_preparation_leaves_nothing_that_looks_complete_and_no_process(
     assert _left(tmp_path) == [prepared.manifest.key]
 
 
+def test_what_a_killed_preparation_of_another_dataset_left_is_removed_unless_it_is_held(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    for key in ("gone", "busy"):
+        (cache / f".{key}.building-1").mkdir(parents=True)
+        (cache / f".{key}.lock").touch()
+    with (cache / ".busy.lock").open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        prepared = prepare(_config(tmp_path, _text(tmp_path)), _quiet)
+    assert _left(tmp_path) == [".busy.building-1", prepared.manifest.key]
+
+
+def test_text_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:
+    path = _text(tmp_path)
+
+    def change(_done: int, _total: int, _tokens: int) -> None:
+        path.write_bytes(path.read_bytes().upper())
+
+    with pytest.raises(DataError, match="changed while it was read"):
+        prepare(_config(tmp_path, path), _quiet, change)
+    assert _left(tmp_path) == []
+
+
+def test_files_in_the_current_folder_do_not_take_the_place_of_libraries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("msgspec.py", "numpy.py", "tokenizers.py"):
+        (tmp_path / name).write_text("raise SystemExit('the wrong one')")
+    assert prepare(_config(tmp_path, _text(tmp_path)), _quiet).manifest.documents == 1
+
+
 def _wait_until_gone(pid: int) -> None:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -26,8 +25,9 @@ def prepare_command(arguments: Sequence[str]) -> int:
         return 0
     _need_numpy()
     from rankscope.train.data.preparing import prepare
+    from rankscope.train.data.progress import ProgressBar
 
-    bar = _Bar(sys.stderr.isatty())
+    bar = ProgressBar(_say)
     try:
         prepare(loaded.config, bar.say, bar.show)
     except KeyboardInterrupt:
@@ -78,43 +78,3 @@ def _need_numpy() -> None:
 
 def _say(line: str) -> None:
     print(f"rankscope: {line}", file=sys.stderr, flush=True)
-
-
-class _Bar:
-    """A line at the bottom of a terminal that shows how far it is; elsewhere, nothing."""
-
-    WIDTH = 30
-    EVERY_S = 0.1
-
-    def __init__(self, is_terminal: bool) -> None:
-        self._is_terminal = is_terminal
-        self._began = time.monotonic()
-        self._drawn: float | None = None
-
-    def say(self, line: str) -> None:
-        self.clear()
-        _say(line)
-
-    def show(self, done: int, total: int, tokens: int) -> None:
-        now = time.monotonic()
-        if self._drawn is None:
-            self._began = min(self._began, now)
-        elif now - self._drawn < self.EVERY_S:
-            return
-        self._drawn = now
-        if not self._is_terminal:
-            return
-        share = min(1.0, done / total) if total else 1.0
-        speed = done / 1e6 / max(now - self._began, 1e-3)
-        filled = round(share * self.WIDTH)
-        left = (total - done) / 1e6 / speed if speed else 0.0
-        sys.stderr.write(
-            f"\r\033[K{'█' * filled}{'░' * (self.WIDTH - filled)} {share:4.0%}  {tokens:,} tokens  {speed:.1f} MB/s  "
-            f"{left:.0f} s left"
-        )
-        sys.stderr.flush()
-
-    def clear(self) -> None:
-        if self._is_terminal and self._drawn is not None:
-            sys.stderr.write("\r\033[K")
-            sys.stderr.flush()

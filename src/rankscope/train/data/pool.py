@@ -19,6 +19,10 @@ import rankscope
 from rankscope.errors import DataError, RankscopeError
 from rankscope.train.data.worker import Answer, Setup, Work, receive, send
 
+# Python looks into the current folder first, where a file may be called as a library is.
+_START = (
+    "import sys; sys.path[:] = filter(None, sys.path); from rankscope.train.data.worker import main; sys.exit(main())"
+)
 AHEAD = 2
 """Pieces of work that a process has at a time: one at hand, one waiting."""
 
@@ -70,7 +74,7 @@ class _Member:
             "PYTHONPATH": os.pathsep.join([source, *([paths] if paths else [])]),
         }
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "rankscope.train.data.worker"],
+            [sys.executable, "-c", _START],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,

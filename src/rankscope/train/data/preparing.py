@@ -28,12 +28,15 @@ from rankscope.train.data.prepared import (
     encode_manifest,
     open_verified,
 )
-from rankscope.train.data.storing import exclusive, storing, sync_folder
+from rankscope.train.data.storing import exclusive, is_free, storing, sync_folder
 from rankscope.train.data.tokenizer import TokenizerChoice, choose_tokenizer
 
 Say = Callable[[str], None]
 Progress = Callable[[int, int, int], None]
 """Told of text bytes done, text bytes in all, tokens so far."""
+
+
+FINGERPRINTS = "fingerprints.json"
 
 
 def _silent(_done: int, _total: int, _tokens: int) -> None:
@@ -72,6 +75,7 @@ def prepare(config: RunConfig, say: Say, progress: Progress = _silent) -> Prepar
             return _found(folder, say)
     with exclusive(cache / f".{plan.key}.lock", "preparing this dataset", say):
         _sweep(cache, plan.key)
+        known = Fingerprints(cache / FINGERPRINTS)
         if folder.exists():
             try:
                 return _found(folder, say)
@@ -79,13 +83,13 @@ def prepare(config: RunConfig, say: Say, progress: Progress = _silent) -> Prepar
                 say(f"{damage}: building it again")
                 with storing(cache):
                     shutil.rmtree(folder)
-        return _build(plan, folder, say, progress)
+        return _build(plan, folder, known, say, progress)
 
 
 def _plan(config: RunConfig, say: Say) -> _Plan:
     data, model = config.data, config.model
     corpus = corpora.find_corpus(data)
-    dataset = corpora.fingerprint(corpus, Fingerprints(Path(data.cache_dir) / "fingerprints.json"))
+    dataset = corpora.fingerprint(corpus, Fingerprints(Path(data.cache_dir) / FINGERPRINTS))
     tokenizer = choose_tokenizer(data, dataset, lambda size: _some_text(corpus, size), say)
     embedding_rows(model, tokenizer.vocab_size)
     samples = config.data_sampling.n_samples
@@ -108,7 +112,7 @@ def _found(folder: Path, say: Say) -> PreparedDataset:
     return prepared
 
 
-def _build(plan: _Plan, folder: Path, say: Say, progress: Progress) -> PreparedDataset:
+def _build(plan: _Plan, folder: Path, known: Fingerprints, say: Say, progress: Progress) -> PreparedDataset:
     text = plan.corpus.total_bytes
     say(
         f"preparing {plan.corpus.label} ({text / 1e6:,.1f} MB) with the tokenizer {plan.tokenizer.label} in "
@@ -119,6 +123,8 @@ def _build(plan: _Plan, folder: Path, say: Say, progress: Progress) -> PreparedD
         with storing(folder.parent):
             building.mkdir(parents=True)
             manifest = _write(plan, building, progress)
+            if corpora.fingerprint(plan.corpus, known) != plan.inputs["dataset"]:
+                raise DataError(f"{plan.corpus.label} changed while it was read; wait until it is complete")
             _write_small(building / MANIFEST, encode_manifest(manifest))
             sync_folder(building)
             building.rename(folder)
@@ -258,9 +264,12 @@ def _some_text(corpus: Corpus, size: int) -> Iterator[str]:
 
 
 def _sweep(cache: Path, key: str) -> None:
-    """Removes what preparations that were killed have left. The lock is ours, so nobody is writing there."""
-    for left in cache.glob(f".{key}.building-*"):
-        shutil.rmtree(left, ignore_errors=True)
+    """Removes what preparations that were killed have left: of this dataset, whose lock is ours, and of others whose
+    lock nobody holds."""
+    for left in cache.glob(".*.building-*"):
+        owner = left.name.split(".")[1]
+        if owner == key or is_free(cache / f".{owner}.lock"):
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def _too_little(plan: _Plan, tokens: int, text_bytes: int) -> DataError:

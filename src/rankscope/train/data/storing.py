@@ -33,6 +33,18 @@ def exclusive(lock: Path, doing: str, say: Callable[[str], None]) -> Iterator[No
         os.close(file)
 
 
+def is_free(lock: Path) -> bool:
+    """Whether nobody holds this lock now."""
+    try:
+        with lock.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
 def _wait(file: int, lock: Path, doing: str, say: Callable[[str], None]) -> None:
     began = time.monotonic()
     said: float | None = None

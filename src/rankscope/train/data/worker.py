@@ -1,9 +1,5 @@
-"""One process that encodes: reads pieces of work from standard input until it ends, answers on standard output.
-
-    python -m rankscope.train.data.worker
-
-It ends with the process that started it, because its input ends then.
-"""
+"""One process that encodes: reads pieces of work from standard input until it ends, answers on standard output. It ends
+with the process that started it, because its input ends then."""
 
 from __future__ import annotations
 
@@ -107,7 +103,3 @@ def main() -> int:
         # Whoever asked is gone, or Ctrl-C reached all of us: the one who asked says so.
         return 1
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
