@@ -8,7 +8,9 @@ from rankscope.diagnosis import views
 from rankscope.diagnosis.code import CodeReader
 from rankscope.diagnosis.finding import Finding
 from rankscope.diagnosis.rules.deadlock import explain_deadlock, explain_paired_call
+from rankscope.diagnosis.rules.diverged import explain_diverged
 from rankscope.diagnosis.rules.endings import Endings, explain_endings, explain_exception, explain_left
+from rankscope.diagnosis.rules.gpu import xid_fix, xid_lines
 from rankscope.diagnosis.rules.numerics import as_alternative, ended_by_itself, explain_non_finite
 from rankscope.diagnosis.rules.set_up import explain_group_creation, explain_missing
 from rankscope.diagnosis.rules.standing import explain_standing
@@ -32,18 +34,31 @@ def diagnose(evidence: Evidence) -> Verdict:
     slow = find_stragglers(phases_of(seen), least_share=_RUNNING_SHARE, places=places_of(seen.ranks))
     if finding is None and slow and evidence.trigger in _RUNNING:
         finding = as_finding(slow, seen)
-    verdict = _fine(evidence) if finding is None else _verdict(finding, evidence, graph, endings)
+    verdict = (
+        _fine(evidence) if finding is None else _verdict(_with_driver_faults(finding, seen), evidence, graph, endings)
+    )
     return replace(verdict, stragglers=slow)
 
 
 def _with_numerics(finding: Finding | None, evidence: Evidence) -> Finding | None:
-    """A non-finite value is the verdict on a job that goes on or ended because of it; beside others it is noted."""
-    bad = explain_non_finite(evidence)
+    """Bad numbers are the verdict on a job that goes on, or ended because of them; beside others they are noted."""
+    bad = explain_non_finite(evidence) or explain_diverged(evidence)
     if bad is None:
         return finding
     if finding is None or finding.outcome == "slow" or ended_by_itself(evidence):
         return bad
     return replace(finding, alternatives=(*finding.alternatives, as_alternative(bad)))
+
+
+def _with_driver_faults(finding: Finding, evidence: Evidence) -> Finding:
+    """What the driver reports of a culprit's GPU explains an error of CUDA or NCCL that says no more."""
+    guilty = {culprit.rank for culprit in finding.culprits}
+    if finding.cause not in ("comm-error", "native-crash"):
+        return finding
+    for seen in evidence.ranks:
+        if seen.rank in guilty and (lines := xid_lines(seen, evidence)):
+            return replace(finding, because=(*finding.because, *lines), fix=xid_fix(seen, evidence))
+    return finding
 
 
 def _as_ended(seen: RankEvidence) -> RankEvidence:

@@ -14,6 +14,7 @@ from rankscope.evidence.model import Evidence, Phases, RankEvidence, StackSample
 LEAST_LOST_S = 1.0
 LEAST_SHARE = 0.05
 """Of the time, lost by the others: below it, ranks are as even as ranks are."""
+_SAME_TIME = 0.1
 WORDS = {
     "data": "loading data",
     "forward/backward": "forward and backward",
@@ -49,6 +50,8 @@ def find_stragglers(
     others = [rank for rank in times if rank not in slow]
     usual_wait = statistics.median(times[rank].waiting_s for rank in others)
     elapsed = statistics.median(_elapsed(phases) for phases in times.values())
+    if any(abs(_elapsed(phases) - elapsed) > _SAME_TIME * elapsed for phases in times.values()):
+        return ()  # they were not counted over the same time
     found = []
     for rank in sorted(slow):
         lost = usual_wait - times[rank].waiting_s
@@ -58,6 +61,8 @@ def find_stragglers(
         if min(times[other].waiting_s for other in others) - times[rank].waiting_s < 0.5 * lost:
             return ()
         usual_busy = statistics.median(_busy(times[other]) for other in others)
+        if _busy(times[rank]) <= usual_busy:
+            return ()
         found.append(
             Straggler(
                 rank=rank,

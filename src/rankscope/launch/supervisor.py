@@ -20,6 +20,7 @@ from rankscope.evidence.pages import Heartbeat, read_heartbeat
 from rankscope.evidence.store import save_evidence
 from rankscope.launch.job import Job
 from rankscope.launch.pace import Pace
+from rankscope.launch.replicas import replicas_differ
 from rankscope.launch.watch import Watcher
 from rankscope.report import live
 
@@ -37,13 +38,13 @@ class Supervisor:
         self._on_nan = on_nan
         self._pace = Pace(self._slow)
         self._watcher = Watcher(
-            job, stall_after_s, self._hang, self._notice, self._recovered, self._non_finite, self._pace
+            job, stall_after_s, self._hang, self._notice, self._recovered, self._bad_numbers, self._pace
         )
         self._lock = threading.Lock()
         self._verdicts: dict[int, Verdict] = {}
         """Attempt → what ended it."""
-        self._non_finites: dict[int, Verdict] = {}
-        """Attempt → where a value of it stopped being finite."""
+        self._numbers: dict[int, Verdict] = {}
+        """Attempt → where its numbers went bad."""
         self._notes: list[str] = []
         self.stop_requested = False
         self.stopped_for_hang = False
@@ -109,18 +110,18 @@ class Supervisor:
             self._job.note_problem(str(error))
         return replace(verdict, evidence=folder)
 
-    def _non_finite(self, verdict: Verdict, evidence: Evidence) -> None:
-        """From the watcher: a value stopped being finite. The job goes on, unless it was asked to stop."""
-        verdict = self._saved(verdict, evidence, f"evidence/attempt_{evidence.attempt}_non_finite")
-        stop = self._on_nan == "stop"
+    def _bad_numbers(self, verdict: Verdict, evidence: Evidence) -> None:
+        """From the watcher: a value stopped being finite, or replicas differ. The job goes on, unless asked to stop."""
+        verdict = self._saved(verdict, evidence, f"evidence/attempt_{evidence.attempt}_numbers")
+        stop = self._on_nan == "stop" and verdict.outcome == "nan"
         with self._lock:
-            self._non_finites[evidence.attempt] = verdict
+            self._numbers[evidence.attempt] = verdict
             if stop:
                 self._verdicts[evidence.attempt] = verdict
         self.write(verdict)
-        live.say(
-            live.detected(verdict, f"{'stopping the job' if stop else 'the job goes on'} (--on-nan {self._on_nan})")
-        )
+        then = "stopping the job" if stop else "the job goes on"
+        option = f" (--on-nan {self._on_nan})" if verdict.outcome == "nan" else ""
+        live.say(live.detected(verdict, then + option))
         if stop:
             self.stopped_for_nan = True
             self.stop_requested = True
@@ -170,13 +171,13 @@ class Supervisor:
         with self._lock:
             verdict = self._verdicts.get(job.attempt)
             earlier = {attempt: v for attempt, v in self._verdicts.items() if attempt != job.attempt}
-        bad = self._non_finites.get(job.attempt) or self._found_at_the_end()
+        bad = self._numbers.get(job.attempt) or self._found_at_the_end()
         if job.finished_well() and not self.stopped_for_hang and self.interrupted_by is None:
             verdict = bad or _good(job)
         elif verdict is None:
             verdict = _good(job) if job.finished_well() else _undiagnosed(job)
         notes = [f"attempt {attempt} had ended: {past.headline}" for attempt, past in sorted(earlier.items())]
-        if bad is not None and verdict.outcome != "nan":
+        if bad is not None and verdict.cause != bad.cause:
             notes.append(f"before that, {bad.headline}")
         stragglers = self._stragglers()
         if stragglers and verdict.outcome in ("ok", "nan", "interrupted"):
@@ -215,23 +216,30 @@ class Supervisor:
     def _unused_losses(self) -> list[str]:
         """Losses that were not finite and never reached a parameter: meant, perhaps, but worth knowing."""
         return [
-            f"rank {rank} called backward on {beat.bad_losses} loss{'' if beat.bad_losses == 1 else 'es'} that "
-            "were not finite; no optimizer applied them"
+            f"rank {rank} called backward {_times(beat.bad_losses)} on a loss that was not finite; "
+            "no optimizer applied what came of it"
             for rank, beat in sorted(self._heartbeats().items())
             if beat.bad_losses and not beat.non_finite
         ][:3]
 
     def _found_at_the_end(self) -> Verdict | None:
         """A job may have ended before the watcher looked."""
-        if not self._job.finished_well() or not any(beat.non_finite for beat in self._heartbeats().values()):
+        if not self._job.finished_well():
+            return None
+        noted = any(beat.non_finite for beat in self._heartbeats().values())
+        if not noted and not replicas_differ(self._watcher.pages()):
             return None
         evidence = self._job.collect("end")
         verdict = diagnose(evidence)
-        if verdict.outcome != "nan":
+        if verdict.outcome == "ok":
             return None
-        verdict = self._saved(verdict, evidence, f"evidence/attempt_{evidence.attempt}_non_finite")
-        self._non_finites[evidence.attempt] = verdict
+        verdict = self._saved(verdict, evidence, f"evidence/attempt_{evidence.attempt}_numbers")
+        self._numbers[evidence.attempt] = verdict
         return verdict
+
+
+def _times(number: int) -> str:
+    return "once" if number == 1 else f"{number} times"
 
 
 def _interruption(verdict: Verdict, evidence: Evidence, number: int | None) -> Verdict:

@@ -20,6 +20,7 @@ from rankscope.evidence.pages import Heartbeat, read_heartbeat
 from rankscope.evidence.procfs import Pulse, pulse
 from rankscope.launch.job import Job, RankProcess
 from rankscope.launch.pace import Pace
+from rankscope.launch.replicas import replicas_differ
 
 PERIOD_S = 0.5
 """Between glances at a job that goes on: every one of them takes processor time from ranks that use all cores."""
@@ -37,6 +38,7 @@ _GPU_PERIOD_S = 2.0
 _GROWTH_BYTES = 1 << 20
 _LATE_LOOK_S = 60.0
 _NOTES_SETTLE_S = 0.7
+_REPLICAS_PERIOD_S = 15.0
 _TEARDOWN_S = 6.0
 """What an interpreter may take to end after an exception."""
 
@@ -72,7 +74,7 @@ class Watcher:
 
     `on_verdict(verdict, evidence)` is called once per stretch for a proven or likely hang; `on_notice(verdict)` once
     per stretch for a rank that others wait for; `on_recovery(seconds)` when a reported job goes on after all;
-    `on_non_finite(verdict, evidence)` once per attempt when a value stopped being finite.
+    `on_bad_numbers(verdict, evidence)` once per attempt when a value stopped being finite, once when replicas differ.
     """
 
     def __init__(
@@ -82,7 +84,7 @@ class Watcher:
         on_verdict: Callable[[Verdict, Evidence], None],
         on_notice: Callable[[Verdict], None],
         on_recovery: Callable[[float], None],
-        on_non_finite: Callable[[Verdict, Evidence], None],
+        on_bad_numbers: Callable[[Verdict, Evidence], None],
         pace: Pace,
     ) -> None:
         self._job = job
@@ -90,10 +92,11 @@ class Watcher:
         self._on_verdict = on_verdict
         self._on_notice = on_notice
         self._on_recovery = on_recovery
-        self._on_non_finite = on_non_finite
+        self._on_bad_numbers = on_bad_numbers
         self._pace = pace
         self._non_finite_since: float | None = None
         self._non_finite_told = False
+        self._replicas_due = 0.0
         self._traces: dict[int, _Trace] = {}
         self._attempt = -1
         self._gpus_due = 0.0
@@ -123,7 +126,7 @@ class Watcher:
                 continue
             if job.attempt != self._attempt:
                 self._attempt, self._traces, self._episode = job.attempt, {}, None
-                self._non_finite_since, self._non_finite_told = None, False
+                self._non_finite_since, self._non_finite_told, self._replicas_due = None, False, 0.0
                 self._pace.restart()
             job.poll()
             if job.failed():
@@ -144,6 +147,7 @@ class Watcher:
         for process in living:
             self._feel(process, now)
         self._mind_numbers(now)
+        self._mind_replicas(now)
         if len(living) == len(self._job.ranks):
             beats = {process.rank: self._traces[process.rank].heartbeat for process in living}
             phases = {rank: beat.phases if beat is not None else None for rank, beat in beats.items()}
@@ -195,7 +199,22 @@ class Watcher:
         evidence = self._job.collect("non-finite")
         verdict = diagnose(evidence)
         if verdict.outcome == "nan" and not self._stop.is_set() and not self._job.stopping:
-            self._on_non_finite(verdict, evidence)
+            self._on_bad_numbers(verdict, evidence)
+
+    def _mind_replicas(self, now: float) -> None:
+        """Compares what the ranks wrote down of parameters that must be equal, now and then."""
+        if now < self._replicas_due or self._non_finite_told:
+            return
+        self._replicas_due = now + _REPLICAS_PERIOD_S
+        if not any(trace.heartbeat is not None and trace.heartbeat.steps for trace in self._traces.values()):
+            return
+        if not replicas_differ(self.pages()):
+            return
+        self._replicas_due = float("inf")
+        evidence = self._job.collect("non-finite")
+        verdict = diagnose(evidence)
+        if verdict.cause == "parameters-diverged" and not self._stop.is_set() and not self._job.stopping:
+            self._on_bad_numbers(verdict, evidence)
 
     def _feel_gpus(self, living: list[RankProcess], now: float) -> None:
         """A busy GPU is a sign of life of the ranks that use it."""

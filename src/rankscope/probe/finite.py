@@ -20,12 +20,13 @@ from typing import Any, NamedTuple
 
 from rankscope.probe import parameters
 from rankscope.probe.batches import Batches
+from rankscope.probe.device_clock import DeviceClock
 from rankscope.probe.late_values import LateValues
 from rankscope.probe.page import Page
 from rankscope.probe.phases import PhaseClock
 from rankscope.probe.sites import is_user_file, user_frames
 
-_SHARE = 0.002
+_SHARE = 0.001
 """Of the time, for looking at all gradients."""
 _GPU_PAUSE_S = 2.0
 _MOST_SEARCHES = 8
@@ -148,7 +149,7 @@ class FiniteChecks:
             if not loss.is_floating_point() or loss.numel() != 1:
                 continue
             if loss.is_cpu:
-                value = float(loss.detach())
+                value = loss.item()
                 if not math.isfinite(value):
                     self._suspect_loss(value)
             elif loss.is_cuda and not self._torch.cuda.is_current_stream_capturing():
@@ -163,8 +164,7 @@ class FiniteChecks:
         sentinel = self._sentinel() if self._sentinel is not None else None
         if sentinel is None or sentinel.is_cuda:
             return sentinel is not None
-        gradient = parameters.plain(sentinel.grad)
-        return gradient is None or (parameters.readable(gradient) and math.isfinite(float(gradient.detach().sum())))
+        return sentinel.grad is None or not self._looks_bad(sentinel.grad)
 
     def _known_frames(self, frame: FrameType) -> Frames:
         """The user's frames, put together once for each place."""
@@ -203,17 +203,17 @@ class FiniteChecks:
     def _look_at_own_gradient(self) -> None:
         """After a backward pass that nobody reduces: the gradients are this rank's own."""
         sentinel = self._sentinel() if self._sentinel is not None else None
-        if sentinel is not None and sentinel.grad is not None:
-            self._look_at_gradient(sentinel.grad)
+        gradient = sentinel.grad if sentinel is not None else None
+        if gradient is not None:
+            self._look_at_gradient(gradient)
 
     def _look_at_gradient(self, gradient: Any) -> None:
-        gradient = parameters.plain(gradient)
-        if self._suspicion is not None or not parameters.readable(gradient):
+        if self._suspicion is not None:
             return
         if gradient.is_cuda:
             if not self._torch.cuda.is_current_stream_capturing():
                 self._send_sum(gradient, _About("gradient", self._page.steps, self._backwards, self._frames))
-        elif not math.isfinite(float(gradient.detach().sum())):
+        elif self._looks_bad(gradient):
             value = parameters.first_bad_value(self._torch, gradient)
             if value is not None:
                 # On the CPU the engine runs in the thread that called it.
@@ -239,10 +239,16 @@ class FiniteChecks:
 
     def _reduced_bad(self) -> bool:
         sentinel = self._sentinel() if self._sentinel is not None else None
-        gradient = parameters.plain(sentinel.grad) if sentinel is not None else None
-        if gradient is None or not gradient.is_cpu or not parameters.readable(gradient):
+        gradient = sentinel.grad if sentinel is not None else None
+        return gradient is not None and self._looks_bad(gradient)
+
+    def _looks_bad(self, gradient: Any) -> bool:
+        """A glance at a small gradient on the CPU: a sum is finite unless a value is not, or the sum overflows."""
+        if type(gradient) is not self._torch.Tensor:
+            gradient = parameters.plain(gradient)
+        if not gradient.is_cpu or gradient.is_sparse:
             return False
-        return not math.isfinite(float(gradient.detach().sum()))
+        return not math.isfinite(gradient.sum().item())
 
     def _sampled_bad(self, optimizer: Any) -> bool:
         begin = time.perf_counter()
@@ -356,6 +362,8 @@ class FiniteChecks:
         if sentinel is None:
             return
         self._sentinel = weakref.ref(sentinel)
+        if sentinel.is_cuda:
+            self._clock.device = DeviceClock(torch)
         with torch.enable_grad():
             # The node that adds this parameter's gradient up; the reducer takes it over only after that.
             accumulator = sentinel.view_as(sentinel).grad_fn.next_functions[0][0]

@@ -17,20 +17,15 @@ def plain(tensor: Any) -> Any:
 
 
 def readable(tensor: Any) -> bool:
-    """Strided values of floating point on a CPU or a CUDA device."""
+    """Dense values of floating point on a CPU or a CUDA device."""
     return (
         tensor is not None
         and tensor.is_floating_point()
-        and tensor.layout is _strided()
+        and not tensor.is_sparse
+        and not tensor.is_mkldnn
         and (tensor.is_cpu or tensor.is_cuda)
         and tensor.numel() > 0
     )
-
-
-def _strided() -> Any:
-    import torch
-
-    return torch.strided
 
 
 def first_bad_value(torch: Any, tensor: Any) -> str | None:

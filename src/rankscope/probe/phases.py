@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from rankscope.probe.calls import SET_UP
+from rankscope.probe.device_clock import DeviceClock
 from rankscope.probe.page import Page
 from rankscope.probe.timed import timed
 
@@ -31,11 +32,15 @@ class PhaseClock:
         self._forward_at = 0.0
         self._backward_at = 0.0
         self._reduced_from = 0.0
+        self.device: DeviceClock | None = None
+        """Set where the model lives on a GPU."""
         self._waited = 0.0
         """Total waiting before the current forward or backward pass began."""
 
     def step(self) -> None:
         """An optimizer step was made."""
+        if self.device is not None:
+            self._on_device(self._read_device)
         if self._since:
             self._page.phases(self._since, self._first_step, self._seconds)
         elif self._page.steps >= _SKIPPED_STEPS:
@@ -50,9 +55,14 @@ class PhaseClock:
             self._page.phases(self._since, self._first_step, self._seconds)
 
     def forward_begins(self) -> None:
+        if self.device is not None:
+            self._on_device(self.device.forward_begins)
+            return
         self._forward_at, self._waited = _now(), self._seconds[WAITING]
 
     def backward_begins(self) -> None:
+        if self.device is not None:
+            return
         now = _now()
         if self._since and self._forward_at:
             waited = self._seconds[WAITING] - self._waited
@@ -62,9 +72,14 @@ class PhaseClock:
 
     def own_gradients_done(self) -> None:
         """The rank's own part of the backward pass is done; what is left is the reduction with the others."""
+        if self.device is not None:
+            self._on_device(self.device.own_gradients_done)
         self._reduced_from = _now()
 
     def backward_done(self) -> None:
+        if self.device is not None:
+            self._on_device(self.device.backward_done)
+            return
         if not self._since or not self._backward_at:
             return
         now = _now()
@@ -73,6 +88,20 @@ class PhaseClock:
         self._seconds[BACKWARD] += max(0.0, own_end - self._backward_at - waited)
         self._seconds[WAITING] += now - own_end
         self._backward_at = 0.0
+
+    def _read_device(self) -> None:
+        if self.device is not None:
+            own, waiting = self.device.passed()
+            if self._since:
+                self._seconds[FORWARD] += own
+                self._seconds[WAITING] += waiting
+
+    def _on_device(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except Exception as error:  # noqa: BLE001  noted on the page and shown in the report
+            self.device = None
+            self._page.error(f"timing the GPU ended: {type(error).__name__}: {error}")
 
     def call_left(self, op: str, seconds: float, thread: int) -> None:
         """A call into torch.distributed, made by no other such call, has returned."""

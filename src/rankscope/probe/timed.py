@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+_now = time.perf_counter
 _inside: set[int] = set()
 """Threads inside of such a function."""
 
@@ -21,11 +22,11 @@ def timed(function: Any, before: Callable[[], Any], after: Callable[[float, Any]
         if thread in _inside:
             return function(*args, **kwargs)
         _inside.add(thread)
-        token, begin = before(), time.perf_counter()
+        token, begin = before(), _now()
         try:
             return function(*args, **kwargs)
         finally:
             _inside.discard(thread)
-            after(time.perf_counter() - begin, token)
+            after(_now() - begin, token)
 
     return wrapper

@@ -107,7 +107,10 @@ def _began_here(kind: str, own: Sequence[_Noted], noted: Sequence[_Noted], evide
         else:
             because.append("all ranks had it in the same step, from finite parameters: they share code or settings")
     if others:
-        because.append(f"{ranks_text(others)} got it through the reduction: what they computed themselves was finite")
+        because.append(
+            f"{ranks_text(others)} got it through the reduction: "
+            f"what {'it' if len(others) == 1 else 'they'} computed before was finite"
+        )
     because += _tensors(note)
     at = _place(note)
     return Finding(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rankscope.diagnosis.rules.frames import above_user, in_module
 from rankscope.diagnosis.rules.stand import Stand, movement
+from rankscope.diagnosis.verdict import Alternative
 from rankscope.diagnosis.views import current_where, moving, newest_main_thread, place
 from rankscope.evidence.model import Frame, RankEvidence
 
@@ -53,10 +54,10 @@ _GENERAL_FIX = (
 )
 
 
-def at_work(rank: RankEvidence) -> Stand:
-    """What a living rank is busy with."""
+def at_work(rank: RankEvidence, *, on_gpu: bool = False) -> Stand:
+    """What a living rank is busy with; `on_gpu`: it waits for its GPU, which works."""
     at = current_where(rank)
-    phase = _phase(rank)
+    phase = _phase(rank) or ("waiting for its GPU, which works," if on_gpu else None)
     helper = next((child for child in rank.children if child.kind == "child" and moving(child)), None)
     if phase is None and helper is not None:
         phase = f"waiting for its child process {helper.pid} ({helper.command[:60]}), which works,"
@@ -70,6 +71,9 @@ def at_work(rank: RankEvidence) -> Stand:
         doing=doing,
         because=(*movement(rank), *stage),
         fix=_FIXES.get(phase or "", _GENERAL_FIX),
+        alternatives=(Alternative("gpu-stuck", "possible", "a kernel that never ends keeps a GPU busy too"),)
+        if on_gpu
+        else (),
         summary=f"rank {rank.rank} is {doing}",
         certainty="likely",
         outcome="slow",

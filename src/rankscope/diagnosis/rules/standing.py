@@ -5,6 +5,7 @@ from __future__ import annotations
 from rankscope.diagnosis.finding import Finding
 from rankscope.diagnosis.rules.frames import library_call
 from rankscope.diagnosis.rules.frozen import frozen, gil_held
+from rankscope.diagnosis.rules.gpu import gpu_stuck, waits_for_busy_gpu
 from rankscope.diagnosis.rules.loader import loader_stuck
 from rankscope.diagnosis.rules.locks import lock_wait, polls_lock_file
 from rankscope.diagnosis.rules.outside import awaited_child, blocked_call
@@ -23,8 +24,10 @@ def explain_standing(rank: RankEvidence, evidence: Evidence, waiters: tuple[int,
 def _stand(rank: RankEvidence, evidence: Evidence) -> Stand:
     if (stand := frozen(rank) or loader_stuck(rank, evidence) or thread_alive(rank, evidence)) is not None:
         return stand
+    if (stand := gpu_stuck(rank, evidence)) is not None:
+        return stand
     if _works(rank):
-        return at_work(rank)
+        return at_work(rank, on_gpu=waits_for_busy_gpu(rank, evidence))
     return (
         gil_held(rank)
         or joined_thread(rank, evidence)

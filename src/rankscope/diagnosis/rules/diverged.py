@@ -1,0 +1,125 @@
+"""Replicas that must hold the same parameters and no longer do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from rankscope.diagnosis.finding import Finding
+from rankscope.diagnosis.verdict import Certainty
+from rankscope.diagnosis.views import rank_culprit, ranks_text, verb
+from rankscope.evidence.model import Checksum, Evidence, Progress, RankEvidence
+
+_TOLERANCE = 1e-5
+"""Replicas get the same gradients and make the same steps: they are equal bit by bit. Sums of them nearly are."""
+_LEAST_DIFFERENCES = 2
+
+_FIX = (
+    "let all ranks decide together whether to skip a step: all_reduce the flag before anyone acts on it",
+    "load checkpoints and change parameters on every rank, or before DistributedDataParallel is made",
+    "look for parameters that are changed outside of the optimizer, and for random numbers that differ between ranks",
+)
+_REFERENCES = ("pytorch/pytorch#128949", "facebookresearch/detectron2#1732")
+
+Sums = dict[int, float]
+"""Rank → the checksum of one parameter at one step."""
+
+
+def explain_diverged(evidence: Evidence) -> Finding | None:
+    """None where the replicas agree, or too little of them is known."""
+    written = {seen.rank: seen.progress for seen in evidence.ranks if seen.progress is not None}
+    differing = _differing(written)
+    if len(differing) < _LEAST_DIFFERENCES:
+        return None
+    first, sums = differing[0]
+    odd = _minority(sums)  # of the first difference: what differs later may be a consequence
+    seen = {rank.rank: rank for rank in evidence.ranks}
+    values = ", ".join(f"rank {rank}: {value:.6g}" for rank, value in sorted(sums.items())[:8])
+    steps = _steps(evidence)
+    behind = _behind(steps)
+    because = [
+        f"the sum of {first.name} differs since step {first.step}: {values}",
+        f"it differed in {len(differing)} comparisons, the last after step {differing[-1][0].step}",
+    ]
+    if behind:
+        because.append(f"fewer optimizer steps than the others were made by {ranks_text(behind)}")
+    certainty: Certainty = "proven" if not odd else "likely"
+    who = (
+        f"{ranks_text(odd)} no longer {verb(odd, 'hold')} the parameters of the others"
+        if odd
+        else (f"{ranks_text(sums)} no longer hold the same parameters")
+    )
+    return Finding(
+        outcome="slow",
+        cause="parameters-diverged",
+        certainty=certainty,
+        culprits=tuple(rank_culprit(seen[rank], "its copy of the model is another", None) for rank in odd),
+        summary=f"{who}, first seen after {first.step} optimizer steps",
+        because=tuple(because),
+        fix=_FIX,
+        references=_REFERENCES,
+        victims=tuple(sorted(rank for rank in sums if rank not in odd)) if odd else (),
+        since=evidence.collected_at,
+    )
+
+
+def differ(written: Mapping[int, Progress]) -> bool:
+    """Whether what the ranks wrote down of their parameters shows a difference that counts."""
+    return len(_differing(written)) >= _LEAST_DIFFERENCES
+
+
+def _differing(written: Mapping[int, Progress]) -> list[tuple[Checksum, Sums]]:
+    return [(checksum, sums) for checksum, sums in _comparable(written) if _differ(sums)]
+
+
+def _comparable(written: Mapping[int, Progress]) -> list[tuple[Checksum, Sums]]:
+    """What every member of a group wrote down of the same parameter at the same step, oldest first."""
+    found: dict[tuple[int, str, str], tuple[Checksum, Sums]] = {}
+    members: dict[str, tuple[int, ...]] = {}
+    for rank, progress in written.items():
+        members.update((group.name, group.ranks) for group in progress.groups)
+        for checksum in progress.checksums:
+            key = (checksum.step, checksum.group, checksum.name)
+            found.setdefault(key, (checksum, {}))[1][rank] = checksum.value
+    return [
+        (checksum, sums)
+        for (_, group, _), (checksum, sums) in sorted(found.items())
+        if len(sums) > 1
+        and set(sums) == set(members.get(group, sums))
+        and all(math.isfinite(value) for value in sums.values())
+    ]
+
+
+def _differ(sums: Mapping[int, float]) -> bool:
+    values = list(sums.values())
+    return any(not _alike(value, values[0]) for value in values)
+
+
+def _alike(one: float, other: float) -> bool:
+    return math.isclose(one, other, rel_tol=_TOLERANCE, abs_tol=1e-9)
+
+
+def _minority(sums: Mapping[int, float]) -> tuple[int, ...]:
+    """The ranks that stand against more than half of the others; none where there is no such side."""
+    for value in sums.values():
+        same = [rank for rank, other in sums.items() if _alike(value, other)]
+        if 2 * len(same) > len(sums):
+            return tuple(sorted(set(sums) - set(same)))
+    return ()
+
+
+def _steps(evidence: Evidence) -> dict[int, int]:
+    return {seen.rank: seen.progress.steps for seen in evidence.ranks if _counts(seen) and seen.progress is not None}
+
+
+def _counts(seen: RankEvidence) -> bool:
+    """Of a rank that runs, the number may be one behind for a moment."""
+    return seen.progress is not None and seen.exit is not None
+
+
+def _behind(steps: Mapping[int, int]) -> list[int]:
+    if not steps or len(set(steps.values())) == 1:
+        return []
+    most = max(steps.values())
+    behind = [rank for rank, made in steps.items() if made < most]
+    return behind if 2 * len(behind) < len(steps) else []
