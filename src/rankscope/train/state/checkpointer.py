@@ -205,7 +205,7 @@ class Checkpointer:
         step = writing.manifest.step
         try:
             failure = self._attempt(lambda: self._directory.begin(step) if self._rank == 0 else None)
-            failure = failure or self._attempt(lambda: self._write_tensors(writing))
+            failure = failure or self._attempt(lambda: self._write_tensors(writing), writing_step=step)
             failure = failure or self._attempt(lambda: self._publish(writing.manifest) if self._rank == 0 else None)
         except RuntimeError as error:  # a rank is gone, and with it the agreement on how it went
             failure = reason(error)
@@ -237,13 +237,14 @@ class Checkpointer:
         files = manifests.sizes(self._directory.partial(manifest.step))
         self._directory.publish(replace(manifest, files=files), self._config.keep_last)
 
-    def _attempt(self, work: Callable[[], None]) -> str | None:
+    def _attempt(self, work: Callable[[], None], writing_step: int | None = None) -> str | None:
         """Does it on every rank; the first rank's failure is everyone's, so that all agree on how it went."""
         failure: str | None = None
         try:
             work()
         except (Exception, CheckpointException) as error:  # noqa: BLE001  said; the training must not end from it
-            failure = reason(error)
+            of_the_disk = self._directory.complaint(writing_step) if writing_step is not None else None
+            failure = of_the_disk or reason(error)
         return next((other for other in self._gathered(failure) if other is not None), None)
 
     def _gathered(self, value: str | None) -> list[str | None]:

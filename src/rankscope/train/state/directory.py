@@ -74,6 +74,22 @@ class CheckpointDirectory:
         """Gives back the room that an unfinished checkpoint takes."""
         shutil.rmtree(self.partial(step), ignore_errors=True)
 
+    def complaint(self, step: int) -> str | None:
+        """What the disk says to one more megabyte, in the folder being written; None where it takes it. Torch tells a
+        full disk as a position that it did not expect."""
+        probe = self.partial(step) / f".probe-{os.getpid()}"
+        try:
+            with probe.open("wb") as file:
+                file.write(bytes(1 << 20))
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            return os.strerror(error.errno) if error.errno is not None else str(error)
+        finally:
+            with contextlib.suppress(OSError):
+                probe.unlink()
+        return None
+
     def publish(self, manifest: Manifest, keep_last: int) -> Path:
         """Makes what was written the newest checkpoint, then removes the oldest beyond `keep_last`."""
         partial, final = self.partial(manifest.step), self.path / manifests.folder_name(manifest.step)
