@@ -16,6 +16,8 @@ from rankscope.errors import UsageError
 from rankscope.evidence.nan_dump import is_nan_dump, read_nan_dump
 from rankscope.evidence.readers.gather import gather
 from rankscope.report import terminal
+from rankscope.report.live import say
+from rankscope.report.phrases import plain
 
 _DESCRIPTION = """\
 Say what happened, from what is left of a job. Every PATH is told by its content and all of them are put together:
@@ -38,6 +40,9 @@ examples:
 
 exit code: 0 when nothing is found wrong, 1 when something is, 2 for a mistake in the command
 """
+
+
+_MOST_REFUSED = 10
 
 
 class _Parser(argparse.ArgumentParser):
@@ -67,6 +72,10 @@ def diagnose_command(arguments: list[str]) -> int:
     else:
         evidence = gather(chosen.path, _standard_input(chosen.path))
     verdict = diagnose(evidence)
+    for text in verdict.refused[:_MOST_REFUSED]:
+        say(f"not used: {plain(text)}")
+    if len(verdict.refused) > _MOST_REFUSED:
+        say(f"and {len(verdict.refused) - _MOST_REFUSED} more files were not used; --json names all of them")
     shown = [path for path in chosen.path if path != "-"]
     show(verdict, as_json=chosen.json, folder=shown[0] if len(shown) == 1 and len(chosen.path) == 1 else "")
     return 0 if verdict.outcome == "ok" else 1

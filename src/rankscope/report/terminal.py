@@ -100,9 +100,6 @@ def _bad_head(verdict: Verdict) -> tuple[str, str]:
 def _parts(verdict: Verdict, folder: str) -> list[_Part]:
     where = plain(short_path(folder))
     others = [f"{item.cause} ({item.certainty}): {item.because}" for item in verdict.alternatives[:2]]
-    refused = [f"not used: {text}" for text in verdict.refused[:3]]
-    if len(verdict.refused) > 3:
-        refused.append(f"and {len(verdict.refused) - 3} more files were not used")
     return [
         _Part("culprit", tuple(_culprit_texts(verdict.culprits))),
         _Part("victims", (ranks_text(verdict.victims),) if verdict.victims else ()),
@@ -112,7 +109,7 @@ def _parts(verdict: Verdict, folder: str) -> list[_Part]:
         _Part("to confirm", _texts(verdict.next[:2])),
         _Part("messages", _texts(_message_texts(verdict.messages))),
         _Part("last signs", _texts(_sign_texts(verdict.signs_of_life))),
-        _Part("note", _texts([*verdict.notes, *refused])),
+        _Part("note", _texts(verdict.notes)),
         _Part("see", _texts(verdict.references[:2])),
         _Part("evidence", (f"{where}  (again: rankscope diagnose {where})",) if where else ()),
     ]

@@ -66,6 +66,6 @@ def _unknown(rank: RankEvidence) -> Stand:
             f"look at what {place(at)} calls, and give it a time limit",
             "native stacks say more: py-spy dump --native --pid " + str(rank.pid),
         ),
-        summary=f"rank {rank.rank} is {doing} and does not move",
+        summary=f"rank {rank.rank} is {doing}" + (" and does not move" if len(rank.stacks) != 1 else ""),
         certainty="possible",
     )

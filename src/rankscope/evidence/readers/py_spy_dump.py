@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import msgspec
 
@@ -59,7 +60,7 @@ def read_py_spy_text(text: str, at: float) -> tuple[ProcessStacks, ...]:
     """The processes of one or more dumps. Raises EvidenceError when there is none."""
     heads = list(PROCESS.finditer(text))
     found: list[ProcessStacks] = []
-    for head, following in zip(heads, [*heads[1:], None], strict=True):
+    for head, following in zip_longest(heads, heads[1:]):
         body = text[head.end() : following.start() if following is not None else len(text)]
         version = _VERSION.search(body)
         library = f"/usr/lib/python{version[1] if version else '3.11'}/"
