@@ -14,7 +14,7 @@ from torch.distributed import run as torchrun
 from rankscope.errors import UsageError
 from rankscope.launch import options
 
-OURS = {"run_dir", "on_hang", "stall_after", "no_probe", "json"}
+OURS = {"run_dir", "on_hang", "on_nan", "stall_after", "no_probe", "json"}
 
 
 def torch_options() -> list[argparse.Action]:
@@ -120,6 +120,7 @@ def test_everything_after_the_script_is_the_scripts(tmp_path: Path) -> None:
     assert parsed.torch.training_script_args == rest
     assert parsed.torch.nproc_per_node == "2"
     assert (parsed.run_dir, parsed.json, parsed.probe, parsed.on_hang) == (None, False, True, "auto")
+    assert parsed.on_nan == "report"
     expected, got = both(["--nproc-per-node", "2", script, *rest])
     assert got == expected
 
