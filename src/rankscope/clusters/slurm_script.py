@@ -59,6 +59,7 @@ ask_to_stop() {{
     kill -TERM "$job"
 }}
 trap 'time_is_up=1; [[ -z $job ]] || ask_to_stop' USR1
+trap : TERM # the launchers get it too, and this script outlives them
 
 srun --ntasks-per-node=1 --kill-on-bad-exit=0 {run} &
 job=$!
@@ -70,7 +71,9 @@ while kill -0 "$job" 2>/dev/null; do
     code=$?
 done
 
-if [[ -n $time_is_up && $code -ne 0 ]]; then
+# A preempted job that ends within its grace is over for Slurm, unless it goes back into the queue by itself.
+preempted() {{ scontrol show job --oneliner "$SLURM_JOB_ID" | grep -q 'PreemptTime=[0-9]'; }}
+if [[ $code -ne 0 ]] && {{ [[ -n $time_is_up ]] || preempted; }}; then
     {again}
 fi
 exit "$code"
