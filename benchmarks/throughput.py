@@ -52,7 +52,7 @@ from rankscope.train.step import TrainStep
 
 RESULTS = Path(__file__).resolve().parent / "results"
 ROWS = 50304
-CHECKPOINT_EVERY = 50
+CHECKPOINT_EVERY = 10
 
 MODELS: dict[str, RunConfig] = {
     "gpt2-124m": RunConfig(
