@@ -1,22 +1,27 @@
 #!/usr/bin/env bash
-# Sets up .venv if needed, then trains the example on every GPU of this machine, or on two CPU ranks.
+# Sets up .venv if needed, prepares the dataset once, then trains on every GPU of this machine, or on two CPU ranks.
 set -euo pipefail
 unset CDPATH
 
 usage() {
     cat <<'USAGE'
-usage: run_training.sh [--debug] [--steps N] [--batch-size N] [--save PATH]
+usage: run_training.sh [--debug | --preset NAME] [--config FILE] [--override A.B=C] [--max-steps N] [...]
 
-Sets up .venv if needed, then runs examples/plain_ddp.py under `rankscope run`: one rank for each GPU that
-CUDA_VISIBLE_DEVICES allows, or two ranks on the CPU where there is none.
+Sets up .venv if needed, then runs `rankscope prepare` and `rankscope train` with these options: one rank for each GPU
+that CUDA_VISIBLE_DEVICES allows, or two ranks on the CPU where there is none.
 
-  --debug          a few steps of a small model
-  --steps N        optimizer steps
-  --batch-size N   samples per rank and step
-  --save PATH      write a checkpoint there at the end
-  -h, --help       show this text
+  --debug              a small model, ten steps
+  --preset NAME        production (default), stable, micro, 14b, 32b, mtp-3b, gpt2-124m, gpt2-1.5b, llama-8b
+  --config FILE        JSON (with // comments), YAML or TOML
+  --override A.B=C     one value, as training.batch_size=4; may be repeated
+  --max-steps N        optimizer steps
+  --gpus LIST          0,3 by number; auto or auto:2 for the freest
+  --strategy NAME      auto, single, ddp, fsdp, hsdp
+  --resume WHAT        auto, no, or a checkpoint
+  --fault KIND@rank=1,step=5   plant a failure and see the verdict
+  -h, --help           show this text
 
-The exit code is the run's own.
+Every other option of `rankscope train` works too. The exit code is the run's own.
 USAGE
 }
 
@@ -25,18 +30,33 @@ refuse() {
     exit 2
 }
 
-# Mistakes are caught here, before a set-up that may take minutes and before every rank would report them again.
+# Mistakes are caught here, before a set-up that may take minutes. What decides the data goes to `prepare` too.
 arguments=("$@")
+data=()
+chosen=
+prepare=yes
 while (($# > 0)); do
+    name=${1%%=*}
     case $1 in
         -h | --help)
             usage
             exit 0
             ;;
-        --debug) ;;
-        --steps=?* | --batch-size=?* | --save=?*) ;;
-        --steps | --batch-size | --save)
+        --) break ;; # the rest is for `rankscope run`
+        --debug) data+=("$1") chosen=yes ;;
+        --show-config) prepare= ;;
+        --preset=?* | --config=?*) data+=("$1") chosen=yes ;;
+        --override=?*) data+=("$1") ;;
+        --replay-nan=?*) prepare= ;;
+        --max-steps=?* | --gpus=?* | --strategy=?* | --resume=?* | --fault=?* | --nproc-per-node=?* | --run-dir=?*) ;;
+        --preset | --config | --override | --max-steps | --gpus | --strategy | --resume | --fault | --nproc-per-node | \
+            --run-dir | --replay-nan)
             (($# > 1)) || refuse "$1 needs a value"
+            case $name in
+                --preset | --config) data+=("$1" "$2") chosen=yes ;;
+                --override) data+=("$1" "$2") ;;
+                --replay-nan) prepare= ;;
+            esac
             shift
             ;;
         *) refuse "unknown argument $1" ;;
@@ -44,30 +64,11 @@ while (($# > 0)); do
     shift
 done
 
-count_gpus() {
-    if [[ -n ${CUDA_VISIBLE_DEVICES+set} ]]; then
-        # As CUDA reads it: the list ends at the first entry that is no device, such as -1.
-        local device count=0 devices
-        IFS=, read -ra devices <<<"$CUDA_VISIBLE_DEVICES"
-        for device in ${devices[@]+"${devices[@]}"}; do
-            [[ $device =~ ^([0-9]|GPU-|MIG-) ]] || break
-            count=$((count + 1))
-        done
-        echo "$count"
-    else
-        { nvidia-smi -L 2>/dev/null || true; } | grep -c '^GPU ' || true
-    fi
-}
-
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd -P)
 bash "$root/scripts/setup.sh"
 
-ranks=$(count_gpus)
-if ((ranks > 0)); then
-    echo "run_training.sh: $ranks ranks, one for each GPU"
-else
-    ranks=2
-    echo "run_training.sh: 2 ranks on the CPU, because no GPU is visible"
+if [[ -n $prepare ]]; then
+    [[ -n $chosen ]] || data+=(--preset production)
+    "$root/.venv/bin/rankscope" prepare "${data[@]}"
 fi
-exec "$root/.venv/bin/rankscope" run --nproc-per-node "$ranks" "$root/examples/plain_ddp.py" \
-    ${arguments[@]+"${arguments[@]}"}
+exec "$root/.venv/bin/rankscope" train ${arguments[@]+"${arguments[@]}"}

@@ -52,7 +52,7 @@ from rankscope.train.step import TrainStep
 
 RESULTS = Path(__file__).resolve().parent / "results"
 ROWS = 50304
-CHECKPOINT_EVERY = 50
+CHECKPOINT_EVERY = 10
 
 MODELS: dict[str, RunConfig] = {
     "gpt2-124m": RunConfig(
@@ -149,7 +149,7 @@ class Instruments:
 
     def __init__(self, config: RunConfig, place: Place, speeds: Speeds, *, on: bool, folder: Path) -> None:
         self.watch = FiniteWatch(place.device, config.forensics.stop_after) if on else None
-        self._late = LateValues()
+        self._late = LateValues(place.device)
         self._metrics = MetricsFile(folder / "metrics.jsonl", append=False) if on else None
         self._speeds = speeds
         self._device = place.device
@@ -159,26 +159,27 @@ class Instruments:
             self.checkpointer = Checkpointer(checkpoint, say=lambda _text: None)
         self.losses: list[float] = []
 
-    def stepped(self, step: int, values: Tensor, seconds: float) -> None:
+    def stepped(self, step: int, values: Tensor) -> None:
         self._late.put(step, values)
         if len(self._late) > 1:
-            self._hear(seconds)
+            self._hear()
 
     def finish(self) -> None:
         while len(self._late):
-            self._hear(1.0)
+            self._hear()
         if self.checkpointer is not None:
             self.checkpointer.close()
 
-    def _hear(self, seconds: float) -> None:
-        step, (loss, norm, _, skipped, _) = self._late.take()
+    def _hear(self) -> None:
+        heard = self._late.take()
+        loss, norm, _, skipped, _ = heard.values
         self.losses.append(loss)
         if self._metrics is None:
             return
-        tokens, tera, mfu = self._speeds.rates(max(seconds, 1e-9))
-        print(f"INFO | Step [{step}] | Loss: {loss:.4f} | Grad Norm: {norm:.4f}", file=sys.stderr)
+        tokens, tera, mfu = self._speeds.rates(heard.seconds)
+        print(f"INFO | Step [{heard.step}] | Loss: {loss:.4f} | Grad Norm: {norm:.4f}", file=sys.stderr)
         self._metrics.log(
-            StepRecord(step, loss, 0.0, norm, not skipped, seconds, 0, tokens, tera, mfu, None, time.time())
+            StepRecord(heard.step, loss, 0.0, norm, not skipped, heard.seconds, 0, tokens, tera, mfu, None, time.time())
         )
 
 
@@ -209,7 +210,7 @@ def measure(
         source = batches(config, place.device)
         step = 0
         for _ in range(3):  # compiles, allocates, chooses kernels
-            tools.stepped(step, stepper.run(step, source, stop_wanted=False), 1.0)
+            tools.stepped(step, stepper.run(step, source, stop_wanted=False))
             step += 1
         synchronise(place)
         ready = time.monotonic() - began
@@ -217,7 +218,7 @@ def measure(
         for _ in range(windows):
             start = time.perf_counter()
             for _ in range(window_steps):
-                tools.stepped(step, stepper.run(step, source, stop_wanted=False), 1.0)
+                tools.stepped(step, stepper.run(step, source, stop_wanted=False))
                 step += 1
                 if tools.checkpointer is not None and step % CHECKPOINT_EVERY == 0:
                     tools.checkpointer.save(step, spread.model, optimizer, None)
@@ -265,7 +266,7 @@ def changed(config: RunConfig, changes: str) -> tuple[RunConfig, bool]:
             value: Any = ast.literal_eval(text)
         except (ValueError, SyntaxError):
             value = text
-        config = replace(config, **{section: replace(getattr(config, section), **{field: value})})  # type: ignore[arg-type]
+        config = replace(config, **{section: replace(getattr(config, section), **{field: value})})
     return config, copies
 
 
@@ -362,7 +363,8 @@ def write(path: Path | None, results: Sequence[dict[str, Any]], place: Place) ->
 
 
 def _cudnn() -> int | None:
-    return torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None
+    version: int | None = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+    return version
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -127,7 +127,7 @@ def test_help_works_from_any_folder_without_a_set_up(script: str) -> None:
     [
         (["--stesp", "3"], "unknown argument --stesp"),
         (["--debug", "extra"], "unknown argument extra"),
-        (["--steps"], "--steps needs a value"),
+        (["--max-steps"], "--max-steps needs a value"),
     ],
 )
 def test_training_refuses_a_mistake_in_one_line(arguments: list[str], complaint: str) -> None:
@@ -151,16 +151,31 @@ def copy_with_recorded_commands(tree: Tree, *scripts: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("devices", "ranks"),
-    [("0,1,2", 3), ("GPU-1b2c,GPU-3d4e", 2), ("0,-1,2", 1), ("", 2), ("-1", 2)],
+    ("arguments", "prepared"),
+    [
+        ([], "--preset production"),
+        (["--debug", "--max-steps", "3"], "--debug"),
+        (
+            ["--config=a file", "--override", "data.tokenizer=bytes", "--gpus", "0,1"],
+            "--config=a file --override data.",
+        ),
+        (["--preset", "micro", "--", "--on-hang", "stop"], "--preset micro"),
+    ],
 )
-def test_training_starts_a_rank_for_each_visible_gpu_or_two_on_the_cpu(tree: Tree, devices: str, ranks: int) -> None:
+def test_training_prepares_the_data_first_and_trains_with_all_options(
+    tree: Tree, arguments: list[str], prepared: str
+) -> None:
     record = copy_with_recorded_commands(tree, "run_training.sh")
-    started = tree.run("run_training.sh", "--debug", "--save", "a file", CUDA_VISIBLE_DEVICES=devices)
-    assert started.returncode == 0
-    program = tree.root / "examples" / "plain_ddp.py"
-    assert record.read_text() == f"rankscope run --nproc-per-node {ranks} {program} --debug --save a file\n"
-    assert ("on the CPU" in started.stdout) == (not devices or devices == "-1")
+    assert tree.run("run_training.sh", *arguments).returncode == 0
+    first, second = record.read_text().splitlines()
+    assert first.startswith(f"rankscope prepare {prepared}")
+    assert second == " ".join(["rankscope train", *arguments])
+
+
+def test_training_prepares_nothing_where_only_the_configuration_is_wanted(tree: Tree) -> None:
+    record = copy_with_recorded_commands(tree, "run_training.sh")
+    assert tree.run("run_training.sh", "--debug", "--show-config").returncode == 0
+    assert record.read_text() == "rankscope train --debug --show-config\n"
 
 
 def test_training_ends_with_the_exit_code_of_the_run(tree: Tree) -> None:

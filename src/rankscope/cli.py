@@ -38,22 +38,22 @@ def _diagnose(arguments: list[str]) -> int:
     return diagnose_command(arguments)
 
 
-def _prepare(arguments: list[str]) -> int:
-    from rankscope.train.data.command import prepare_command
-
-    return prepare_command(arguments)
-
-
 def _train(arguments: list[str]) -> int:
     from rankscope.train.command import train_command
 
     return train_command(arguments)
 
 
+def _prepare(arguments: list[str]) -> int:
+    from rankscope.train.data.command import prepare_command
+
+    return prepare_command(arguments)
+
+
 VERBS: dict[str, Callable[[list[str]], int]] = {
     "run": _run,
-    "prepare": _prepare,
     "train": _train,
+    "prepare": _prepare,
     "diagnose": _diagnose,
 }
 

@@ -9,12 +9,18 @@ from rankscope.diagnosis.code import CodeReader
 from rankscope.diagnosis.finding import Finding
 from rankscope.diagnosis.rules.deadlock import explain_deadlock, explain_paired_call
 from rankscope.diagnosis.rules.endings import Endings, explain_endings, explain_exception, explain_left
+from rankscope.diagnosis.rules.numerics import as_alternative, ended_by_itself, explain_non_finite
 from rankscope.diagnosis.rules.set_up import explain_group_creation, explain_missing
 from rankscope.diagnosis.rules.standing import explain_standing
+from rankscope.diagnosis.stragglers import as_finding, find_stragglers, phases_of, places_of
 from rankscope.diagnosis.verdict import Verdict
 from rankscope.diagnosis.waiting import just_entered
 from rankscope.diagnosis.waits import WaitGraph, build_graph
 from rankscope.evidence.model import Evidence, Exit, RaisedException, RankEvidence
+
+_RUNNING = frozenset({"request", "interrupt"})
+"""Reasons to look at a job that still runs."""
+_RUNNING_SHARE = 0.15
 
 
 def diagnose(evidence: Evidence) -> Verdict:
@@ -22,10 +28,22 @@ def diagnose(evidence: Evidence) -> Verdict:
     seen = replace(evidence, ranks=tuple(sorted(map(_as_ended, evidence.ranks), key=lambda rank: rank.rank)))
     endings = explain_endings(seen)
     graph = build_graph(seen, failed=endings.victims)
-    finding = _find(seen, endings, graph)
-    if finding is None:
-        return _fine(evidence)
-    return _verdict(finding, evidence, graph, endings)
+    finding = _with_numerics(_find(seen, endings, graph), seen)
+    slow = find_stragglers(phases_of(seen), least_share=_RUNNING_SHARE, places=places_of(seen.ranks))
+    if finding is None and slow and evidence.trigger in _RUNNING:
+        finding = as_finding(slow, seen)
+    verdict = _fine(evidence) if finding is None else _verdict(finding, evidence, graph, endings)
+    return replace(verdict, stragglers=slow)
+
+
+def _with_numerics(finding: Finding | None, evidence: Evidence) -> Finding | None:
+    """A non-finite value is the verdict on a job that goes on or ended because of it; beside others it is noted."""
+    bad = explain_non_finite(evidence)
+    if bad is None:
+        return finding
+    if finding is None or finding.outcome == "slow" or ended_by_itself(evidence):
+        return bad
+    return replace(finding, alternatives=(*finding.alternatives, as_alternative(bad)))
 
 
 def _as_ended(seen: RankEvidence) -> RankEvidence:
@@ -248,8 +266,10 @@ def _verdict(finding: Finding, evidence: Evidence, graph: WaitGraph, endings: En
     guilty = {culprit.rank for culprit in finding.culprits}
     victims = tuple(sorted((set(graph.waiting()) | set(endings.victims)) - guilty))
     victims = tuple(rank for rank in victims if graph.states[rank].seen is not None)
+    if finding.victims is not None:
+        victims = finding.victims
     headline = finding.summary
-    if victims and finding.culprits:
+    if victims and finding.culprits and finding.victims is None:
         them = "it" if len(finding.culprits) == 1 else "them"
         verb = (
             f"failed with {them}"
@@ -279,6 +299,8 @@ def _verdict(finding: Finding, evidence: Evidence, graph: WaitGraph, endings: En
 
 def _since(finding: Finding, evidence: Evidence) -> float | None:
     """From the last progress of the culprits (of anybody, where there is none) to the collection."""
+    if finding.since is not None:
+        return max(0.0, evidence.collected_at - finding.since)
     guilty = {culprit.rank for culprit in finding.culprits}
     times = []
     for seen in evidence.ranks:

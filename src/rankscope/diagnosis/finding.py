@@ -19,3 +19,7 @@ class Finding:
     fix: tuple[str, ...]
     alternatives: tuple[Alternative, ...] = ()
     references: tuple[str, ...] = ()
+    victims: tuple[int, ...] | None = None
+    """Where the rule knows better than the wait-for graph who suffered."""
+    since: float | None = None
+    """When it began, where the rule knows it."""

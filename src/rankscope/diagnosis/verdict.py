@@ -35,6 +35,22 @@ class Alternative:
 
 
 @dataclass(frozen=True, slots=True)
+class Straggler:
+    """A rank that the others waited for again and again, or once for long."""
+
+    rank: int
+    phase: str
+    """Where its additional time went: `data`, `forward/backward`, `save` or `other`."""
+    lost_s: float
+    """Seconds that each of the others spent waiting for it."""
+    share: float
+    """The same as a share of the time that was looked at."""
+    factor: float
+    """Its own working time over that of the others."""
+    where: Where | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     schema: int
     outcome: Outcome
@@ -56,3 +72,5 @@ class Verdict:
     """What a person may want to know beside the verdict: a slow rank of a good run, an earlier attempt."""
     references: tuple[str, ...] = ()
     """Public threads about the same failure."""
+    stragglers: tuple[Straggler, ...] = ()
+    """Of any job, also of one that ended well: the ranks that the others waited for."""

@@ -333,7 +333,7 @@ class Evidence:
     collected_at: float
     started_at: float
     trigger: str
-    """Why it was taken: `still`, `failure`, `interrupt`, `end`, `request`."""
+    """Why it was taken: `still`, `failure`, `interrupt`, `non-finite`, `end`, `request`."""
     world_size: int
     ranks: tuple[RankEvidence, ...]
     hosts: tuple[HostEvidence, ...] = ()

@@ -52,6 +52,7 @@ class Heartbeat:
     """When the call that the rank is in now was entered; None outside of any."""
     non_finite: int = 0
     """Notes of non-finite values."""
+    bad_losses: int = 0
     phases: Phases | None = None
 
 
@@ -70,8 +71,8 @@ def read_heartbeat(path: Path) -> Heartbeat:
                     waiting = entered / 1e9
     except (OSError, struct.error) as error:
         raise EvidenceError(f"{path}: {error}") from error
-    notes = layout.NUMERICS.unpack_from(header, layout.NUMERICS_OFFSET)[0]
-    return Heartbeat(changed / 1e9, steps, batches, calls, waiting, notes, _read_phases(header))
+    notes, bad_losses = layout.NUMERICS.unpack_from(header, layout.NUMERICS_OFFSET)
+    return Heartbeat(changed / 1e9, steps, batches, calls, waiting, notes, bad_losses, _read_phases(header))
 
 
 def read_page(path: Path, *, newest_calls: int = layout.RING_SLOTS) -> PageContent:

@@ -68,7 +68,7 @@ class ScopeAgent(LocalElasticAgent):
                 # A rank inside a collective never sees Ctrl-C; one that can, may clean up.
                 _ask_to_end(self._job.living(), _GRACE_AFTER_CTRL_C_S)
                 death_sig = signal.SIGTERM
-            if self._supervisor.stopped_for_hang:
+            if self._supervisor.stopped_for_hang or self._supervisor.stopped_for_nan:
                 timeout = min(timeout, _GRACE_OF_THE_STUCK_S)
             close(death_sig, timeout)
             self._job.poll()
@@ -102,7 +102,7 @@ class ScopeAgent(LocalElasticAgent):
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         if self._supervisor.stop_requested:
             self._supervisor.stop_requested = False
-            if not self._supervisor.restarts_hangs:
+            if not self._supervisor.restarts_hangs or self._supervisor.stopped_for_nan:
                 self._remaining_restarts = 0
             elif self._remaining_restarts > 0:
                 self._supervisor.stopped_for_hang = False

@@ -33,7 +33,10 @@ def launch(arguments: list[str], pages_path: str) -> int:
     versions = environment.versions()
     command = ["rankscope", "run", *arguments]
     folder.describe_run(
-        run_folder, command, versions, {"on_hang": chosen.on_hang, "stall_after_s": chosen.stall_after_s}
+        run_folder,
+        command,
+        versions,
+        {"on_hang": chosen.on_hang, "on_nan": chosen.on_nan, "stall_after_s": chosen.stall_after_s},
     )
     pages = Path(pages_path) if chosen.probe else None
     if pages is not None:
@@ -43,7 +46,7 @@ def launch(arguments: list[str], pages_path: str) -> int:
             live.say(line)
     pump = OutputPump(sys.stdout.buffer, sys.stderr.buffer)
     job = Job(run_folder, pages, tuple(command), versions, pump)
-    supervisor = Supervisor(job, chosen.on_hang, chosen.stall_after_s)  # type: ignore[arg-type]
+    supervisor = Supervisor(job, chosen.on_hang, chosen.stall_after_s, chosen.on_nan)  # type: ignore[arg-type]
     failure = _launch(config, entry, entry_arguments, chosen, job, supervisor)
     return _conclude(job, supervisor, failure, chosen.json)
 
@@ -128,6 +131,7 @@ def _conclude(job: Job, supervisor: Supervisor, failure: BaseException | None, a
             job,
             verdict,
             stopped_for_hang=supervisor.stopped_for_hang,
+            stopped_for_nan=supervisor.stopped_for_nan,
             interrupted_by=supervisor.interrupted_by,
         )
     supervisor.write(verdict)

@@ -19,6 +19,7 @@ class RunOptions:
     run_dir: Path | None
     probe: bool
     on_hang: str
+    on_nan: str
     stall_after_s: float | None
     """None: learned from the job."""
     json: bool
@@ -33,6 +34,7 @@ def parse(arguments: list[str]) -> RunOptions:
         run_dir=namespace.run_dir,
         probe=not namespace.no_probe,
         on_hang=namespace.on_hang,
+        on_nan=namespace.on_nan,
         stall_after_s=namespace.stall_after,
         json=namespace.json,
     )
@@ -61,6 +63,13 @@ def build_parser() -> argparse.ArgumentParser:
         default="auto",
         help="what to do when the job hangs. auto: stop a proven deadlock at once, report a likely one and watch on; "
         "stop: stop likely ones too; report: never stop; restart: let --max-restarts restart it (default: auto)",
+    )
+    ours.add_argument(
+        "--on-nan",
+        choices=["report", "stop"],
+        default="report",
+        help="what to do when a loss, gradient or parameter that trains stops being finite. report: say so once and go "
+        "on; stop: stop the job, exit code 76 (default: report)",
     )
     ours.add_argument(
         "--stall-after",

@@ -12,31 +12,42 @@ from typing import Literal
 
 from rankscope.diagnosis.codec import verdict_to_json
 from rankscope.diagnosis.diagnose import diagnose, exit_codes
-from rankscope.diagnosis.verdict import Alternative, Verdict
+from rankscope.diagnosis.stragglers import sentence
+from rankscope.diagnosis.verdict import Alternative, Straggler, Verdict
 from rankscope.errors import EvidenceError
 from rankscope.evidence.model import Evidence
+from rankscope.evidence.pages import Heartbeat, read_heartbeat
 from rankscope.evidence.store import save_evidence
 from rankscope.launch.job import Job
+from rankscope.launch.pace import Pace
 from rankscope.launch.watch import Watcher
 from rankscope.report import live
 
 OnHang = Literal["auto", "stop", "report", "restart"]
+OnNan = Literal["report", "stop"]
 
 _SETTLE_S = 1.5
 """How long after a rank's failure the others are given to show whether they fail with it."""
 
 
 class Supervisor:
-    def __init__(self, job: Job, on_hang: OnHang, stall_after_s: float | None) -> None:
+    def __init__(self, job: Job, on_hang: OnHang, stall_after_s: float | None, on_nan: OnNan = "report") -> None:
         self._job = job
         self._on_hang = on_hang
-        self._watcher = Watcher(job, stall_after_s, self._hang, self._notice, self._recovered)
+        self._on_nan = on_nan
+        self._pace = Pace(self._slow)
+        self._watcher = Watcher(
+            job, stall_after_s, self._hang, self._notice, self._recovered, self._non_finite, self._pace
+        )
         self._lock = threading.Lock()
         self._verdicts: dict[int, Verdict] = {}
         """Attempt → what ended it."""
+        self._non_finites: dict[int, Verdict] = {}
+        """Attempt → where a value of it stopped being finite."""
         self._notes: list[str] = []
         self.stop_requested = False
         self.stopped_for_hang = False
+        self.stopped_for_nan = False
         self.interrupted_by: int | None = None
 
     def start(self) -> None:
@@ -86,15 +97,33 @@ class Supervisor:
             live.say(live.detected(verdict, "stopping the other ranks" if self._job.living() else ""))
 
     def _keep(self, verdict: Verdict, evidence: Evidence) -> None:
-        folder = f"evidence/attempt_{evidence.attempt}"
-        verdict = replace(verdict, evidence=folder)
+        verdict = self._saved(verdict, evidence, f"evidence/attempt_{evidence.attempt}")
         with self._lock:
             self._verdicts[evidence.attempt] = verdict
+        self.write(verdict)
+
+    def _saved(self, verdict: Verdict, evidence: Evidence, folder: str) -> Verdict:
         try:
             save_evidence(evidence, self._job.folder / folder)
         except EvidenceError as error:
             self._job.note_problem(str(error))
+        return replace(verdict, evidence=folder)
+
+    def _non_finite(self, verdict: Verdict, evidence: Evidence) -> None:
+        """From the watcher: a value stopped being finite. The job goes on, unless it was asked to stop."""
+        verdict = self._saved(verdict, evidence, f"evidence/attempt_{evidence.attempt}_non_finite")
+        stop = self._on_nan == "stop"
+        with self._lock:
+            self._non_finites[evidence.attempt] = verdict
+            if stop:
+                self._verdicts[evidence.attempt] = verdict
         self.write(verdict)
+        live.say(
+            live.detected(verdict, f"{'stopping the job' if stop else 'the job goes on'} (--on-nan {self._on_nan})")
+        )
+        if stop:
+            self.stopped_for_nan = True
+            self.stop_requested = True
 
     def write(self, verdict: Verdict) -> None:
         """verdict.json, as far as the disk lets us."""
@@ -122,6 +151,10 @@ class Supervisor:
         self._notes.append(text)
         live.say(text)
 
+    def _slow(self, stragglers: tuple[Straggler, ...], ranks: list[int]) -> None:
+        """From the watcher: the job goes on, and could go on faster."""
+        live.say(live.slowed(sentence(stragglers, ranks)))
+
     def _recovered(self, seconds: float) -> None:
         with self._lock:
             self._verdicts.pop(self._job.attempt, None)
@@ -137,19 +170,68 @@ class Supervisor:
         with self._lock:
             verdict = self._verdicts.get(job.attempt)
             earlier = {attempt: v for attempt, v in self._verdicts.items() if attempt != job.attempt}
+        bad = self._non_finites.get(job.attempt) or self._found_at_the_end()
         if job.finished_well() and not self.stopped_for_hang and self.interrupted_by is None:
-            verdict = _good(job)
+            verdict = bad or _good(job)
         elif verdict is None:
             verdict = _good(job) if job.finished_well() else _undiagnosed(job)
         notes = [f"attempt {attempt} had ended: {past.headline}" for attempt, past in sorted(earlier.items())]
+        if bad is not None and verdict.outcome != "nan":
+            notes.append(f"before that, {bad.headline}")
+        stragglers = self._stragglers()
+        if stragglers and verdict.outcome in ("ok", "nan", "interrupted"):
+            notes.append(sentence(stragglers, [process.rank for process in job.ranks]))
+        if verdict.outcome == "ok":
+            notes += self._unused_losses()
         return replace(
             verdict,
+            stragglers=stragglers,
             exit_codes=codes,
             ended_at=time.time(),
             started_at=job.started_at,
             world_size=job.world_size,
             notes=(*notes, *dict.fromkeys(self._notes), *job.problems, *job.pump.problems),
         )
+
+    def _heartbeats(self) -> dict[int, Heartbeat]:
+        found = {}
+        for rank, page in self._watcher.pages().items():
+            try:
+                found[rank] = read_heartbeat(page)
+            except EvidenceError as error:
+                self._job.note_problem(str(error))
+        return found
+
+    def _stragglers(self) -> tuple[Straggler, ...]:
+        pages = self._watcher.pages()
+        if len(pages) < len(self._job.ranks):
+            return ()
+        try:
+            return self._pace.of_the_run(pages)
+        except EvidenceError as error:
+            self._job.note_problem(str(error))
+            return ()
+
+    def _unused_losses(self) -> list[str]:
+        """Losses that were not finite and never reached a parameter: meant, perhaps, but worth knowing."""
+        return [
+            f"rank {rank} called backward on {beat.bad_losses} loss{'' if beat.bad_losses == 1 else 'es'} that "
+            "were not finite; no optimizer applied them"
+            for rank, beat in sorted(self._heartbeats().items())
+            if beat.bad_losses and not beat.non_finite
+        ][:3]
+
+    def _found_at_the_end(self) -> Verdict | None:
+        """A job may have ended before the watcher looked."""
+        if not self._job.finished_well() or not any(beat.non_finite for beat in self._heartbeats().values()):
+            return None
+        evidence = self._job.collect("end")
+        verdict = diagnose(evidence)
+        if verdict.outcome != "nan":
+            return None
+        verdict = self._saved(verdict, evidence, f"evidence/attempt_{evidence.attempt}_non_finite")
+        self._non_finites[evidence.attempt] = verdict
+        return verdict
 
 
 def _interruption(verdict: Verdict, evidence: Evidence, number: int | None) -> Verdict:
@@ -210,12 +292,21 @@ def _replace(path: Path, data: bytes) -> None:
     temporary.replace(path)
 
 
-def own_exit_code(job: Job, verdict: Verdict, *, stopped_for_hang: bool, interrupted_by: int | None) -> int:
+def own_exit_code(
+    job: Job,
+    verdict: Verdict,
+    *,
+    stopped_for_hang: bool,
+    interrupted_by: int | None,
+    stopped_for_nan: bool = False,
+) -> int:
     """The exit code of the run: the culprit's own wherever it has one."""
     if job.finished_well():
         return 0
     if stopped_for_hang:
         return 75
+    if stopped_for_nan:
+        return 76
     if interrupted_by is not None and verdict.outcome == "interrupted":
         return 128 + interrupted_by
     guilty = {culprit.rank for culprit in verdict.culprits}

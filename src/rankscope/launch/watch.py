@@ -19,6 +19,7 @@ from rankscope.evidence.model import Evidence
 from rankscope.evidence.pages import Heartbeat, read_heartbeat
 from rankscope.evidence.procfs import Pulse, pulse
 from rankscope.launch.job import Job, RankProcess
+from rankscope.launch.pace import Pace
 
 PERIOD_S = 0.5
 """Between glances at a job that goes on: every one of them takes processor time from ranks that use all cores."""
@@ -35,6 +36,7 @@ _WINDOW_S = 1.0
 _GPU_PERIOD_S = 2.0
 _GROWTH_BYTES = 1 << 20
 _LATE_LOOK_S = 60.0
+_NOTES_SETTLE_S = 0.7
 _TEARDOWN_S = 6.0
 """What an interpreter may take to end after an exception."""
 
@@ -69,7 +71,8 @@ class Watcher:
     """Runs in a thread of its own until `stop`.
 
     `on_verdict(verdict, evidence)` is called once per stretch for a proven or likely hang; `on_notice(verdict)` once
-    per stretch for a rank that others wait for; `on_recovery(seconds)` when a reported job goes on after all.
+    per stretch for a rank that others wait for; `on_recovery(seconds)` when a reported job goes on after all;
+    `on_non_finite(verdict, evidence)` once per attempt when a value stopped being finite.
     """
 
     def __init__(
@@ -79,12 +82,18 @@ class Watcher:
         on_verdict: Callable[[Verdict, Evidence], None],
         on_notice: Callable[[Verdict], None],
         on_recovery: Callable[[float], None],
+        on_non_finite: Callable[[Verdict, Evidence], None],
+        pace: Pace,
     ) -> None:
         self._job = job
         self._fixed_threshold = stall_after_s
         self._on_verdict = on_verdict
         self._on_notice = on_notice
         self._on_recovery = on_recovery
+        self._on_non_finite = on_non_finite
+        self._pace = pace
+        self._non_finite_since: float | None = None
+        self._non_finite_told = False
         self._traces: dict[int, _Trace] = {}
         self._attempt = -1
         self._gpus_due = 0.0
@@ -114,6 +123,8 @@ class Watcher:
                 continue
             if job.attempt != self._attempt:
                 self._attempt, self._traces, self._episode = job.attempt, {}, None
+                self._non_finite_since, self._non_finite_told = None, False
+                self._pace.restart()
             job.poll()
             if job.failed():
                 continue  # elastic stops the job and asks for the evidence itself
@@ -132,6 +143,11 @@ class Watcher:
         self._feel_gpus(living, now)
         for process in living:
             self._feel(process, now)
+        self._mind_numbers(now)
+        if len(living) == len(self._job.ranks):
+            beats = {process.rank: self._traces[process.rank].heartbeat for process in living}
+            phases = {rank: beat.phases if beat is not None else None for rank, beat in beats.items()}
+            self._pace.glance(phases, {process.rank: process.pid for process in living})
         if not living or self._job.pump.blocked_s > 0.5:
             # A console that nobody reads holds the ranks back; that is no fault of theirs.
             for process in living:
@@ -154,6 +170,32 @@ class Watcher:
             self._look(self._episode)
             ended = time.time()
             self._episode.judged |= {p.rank for p in living if ended - p.life_at >= self.threshold()}
+
+    def pages(self) -> dict[int, Path]:
+        """Rank → its page, of this attempt, also after its end."""
+        found = {}
+        for process in self._job.ranks:
+            trace = self._traces.get(process.rank)
+            page = trace.page if trace is not None else None
+            page = page or find_page(self._job.pages, self._job.attempt, process.pid)
+            if page is not None:
+                found[process.rank] = page
+        return found
+
+    def _mind_numbers(self, now: float) -> None:
+        """Ranks note a non-finite value a step apart: the one that it began on may be the last to say so."""
+        if self._non_finite_told:
+            return
+        noted = any(t.heartbeat is not None and t.heartbeat.non_finite for t in self._traces.values())
+        if noted and self._non_finite_since is None:
+            self._non_finite_since = now
+        if self._non_finite_since is None or now < self._non_finite_since + _NOTES_SETTLE_S:
+            return
+        self._non_finite_told = True
+        evidence = self._job.collect("non-finite")
+        verdict = diagnose(evidence)
+        if verdict.outcome == "nan" and not self._stop.is_set() and not self._job.stopping:
+            self._on_non_finite(verdict, evidence)
 
     def _feel_gpus(self, living: list[RankProcess], now: float) -> None:
         """A busy GPU is a sign of life of the ranks that use it."""

@@ -48,6 +48,8 @@ class CallRecorder:
         self._dtypes: dict[Any, int] = {}
         self._before: dict[str, Callable[[tuple[Any, ...], dict[str, Any]], None]] = {}
         self._after: dict[str, Callable[[], None]] = {}
+        self.on_left: Callable[[str, float, int], None] | None = None
+        """Told of each outermost call that was left: name, seconds, thread."""
         self.enabled = True
 
     def before(self, op: str, first: Callable[[tuple[Any, ...], dict[str, Any]], None]) -> None:
@@ -78,8 +80,10 @@ class CallRecorder:
             return
         try:
             index, thread = token
-            self._depth[thread] -= 1
-            self._page.leave(index, failed)
+            self._depth[thread] = depth = self._depth[thread] - 1
+            seconds = self._page.leave(index, failed)
+            if depth == 0 and self.on_left is not None:
+                self.on_left(op, seconds, thread)
             then = self._after.get(op)
             if then is not None and not failed:
                 then()

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import functools
 import os
+import time
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 from rankscope.probe import recorder_server
 from rankscope.probe.calls import CallRecorder
+from rankscope.probe.finite import FiniteChecks
 from rankscope.probe.imports import ImportWatch
 from rankscope.probe.page import Page
+from rankscope.probe.phases import PhaseClock
 
 
 class TorchHooks:
@@ -23,6 +26,9 @@ class TorchHooks:
         self._on_group = on_group
         self._loaders = 0
         self._first_step = True
+        self._clock = PhaseClock(page)
+        self._finite = FiniteChecks(page, self._clock)
+        calls.on_left = self._clock.call_left
 
     def watch(self, imports: ImportWatch) -> None:
         imports.when_imported("torch", self._torch)
@@ -32,9 +38,16 @@ class TorchHooks:
         imports.when_imported("torch.autograd.graph", self._autograd)
         imports.when_imported("torch.optim.optimizer", self._optimizer)
         imports.when_imported("torch.utils.data.dataloader", self._dataloader)
+        imports.when_imported("torch.nn.parallel.distributed", self._ddp)
+        imports.when_imported("torch.serialization", self._clock.watch_saving("save"))
+        imports.when_imported("torch.distributed.checkpoint.state_dict_saver", self._clock.watch_saving("save"))
+        imports.when_imported("safetensors.torch", self._clock.watch_saving("save_file", "save_model"))
+        # What the compiler must not look into: it would break its graphs there.
+        imports.when_imported("torch._dynamo.trace_rules", lambda module: module.add("rankscope"))
 
-    def _torch(self, _module: ModuleType) -> None:
+    def _torch(self, module: ModuleType) -> None:
         self._page.stage("torch imported")
+        self._finite.start(module)
 
     def _c10d_logger(self, module: ModuleType) -> None:
         """Every collective is decorated with this module's `_exception_logger`: the one place to listen to all."""
@@ -98,6 +111,36 @@ class TorchHooks:
     def _autograd(self, module: ModuleType) -> None:
         if hasattr(module, "_engine_run_backward"):
             module._engine_run_backward = self._calls.wrap_plain(module._engine_run_backward, "backward")  # type: ignore[attr-defined]
+            self._calls.before("backward", self._backward_begins)
+            self._calls.after("backward", self._backward_done)
+
+    def _backward_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._clock.backward_begins()
+        self._finite.backward_begins(args, kwargs)
+
+    def _backward_done(self) -> None:
+        self._finite.backward_done()
+        self._clock.backward_done()
+
+    def _ddp(self, module: ModuleType) -> None:
+        """Models that ranks hold alike: what goes in, and the gradients before they are reduced."""
+        replicated = module.DistributedDataParallel
+        construct, before_forward = replicated.__init__, replicated._pre_forward
+        clock, finite = self._clock, self._finite
+
+        @functools.wraps(construct)
+        def __init__(model: Any, *args: Any, **kwargs: Any) -> None:
+            construct(model, *args, **kwargs)
+            finite.replicated(model)
+
+        @functools.wraps(before_forward)
+        def _pre_forward(model: Any, *inputs: Any, **kwargs: Any) -> Any:
+            clock.forward_begins()
+            finite.fed("input", (*inputs, *kwargs.values()) if kwargs else inputs)
+            return before_forward(model, *inputs, **kwargs)
+
+        replicated.__init__ = __init__
+        replicated._pre_forward = _pre_forward
 
     def _init_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         # Positional order of the public signature: backend, init_method, timeout, world_size, rank.
@@ -125,14 +168,16 @@ class TorchHooks:
         self._page.group(group.group_name, getattr(group, "group_desc", ""), sorted(ranks))
 
     def _optimizer(self, module: ModuleType) -> None:
-        page = self._page
+        page, clock = self._page, self._clock
 
         def stepped(*_arguments: Any) -> None:
             if self._first_step:
                 self._first_step = False
                 page.stage("training")
             page.step()
+            clock.step()
 
+        module.register_optimizer_step_pre_hook(self._finite.step_begins)
         module.register_optimizer_step_post_hook(stepped)
 
     def _dataloader(self, module: ModuleType) -> None:
@@ -153,12 +198,15 @@ class TorchHooks:
             number, workers = numbers[key], iterator._num_workers
             site = sites.number(sys._getframe(1))
             page.loader(yielded, number, workers, site, waiting=True, exhausted=False)
+            begin = time.perf_counter()
             try:
                 batch = advance(iterator)
             except StopIteration:
                 page.loader(yielded, number, workers, site, waiting=False, exhausted=True)
                 raise
             page.loader(yielded + 1, number, workers, site, waiting=False, exhausted=False)
+            self._clock.batch(time.perf_counter() - begin)
+            self._finite.fed("batch", batch)
             return batch
 
         base.__next__ = __next__

@@ -67,6 +67,7 @@ CHECKSUM_SLOTS = 64
 _HEAP_USED_OFFSET = 8 + 4 + 4 + 4
 _now = time.time_ns
 _pack_u64 = struct.Struct("<Q").pack_into
+_unpack_u64 = struct.Struct("<Q").unpack_from
 _pack_u32 = struct.Struct("<I").pack_into
 
 
@@ -257,14 +258,17 @@ class Page:
         COUNTERS.pack_into(self._map, COUNTERS_OFFSET, now, self.steps, self._batches, index + 1)
         return index
 
-    def leave(self, index: int, failed: bool) -> None:
-        now = _now()
+    def leave(self, index: int, failed: bool) -> float:
+        """Records a call as left; returns the seconds it took."""
+        now = entered = _now()
         if self._calls - index < RING_SLOTS:
             offset = RING_OFFSET + (index % RING_SLOTS) * CALL.size
+            (entered,) = _unpack_u64(self._map, offset)
             _pack_u64(self._map, offset + 8, now)
             if failed:
                 self._map[offset + CALL.size - 3] = FAILED
         _pack_u64(self._map, COUNTERS_OFFSET, now)
+        return (now - entered) / 1e9
 
 
 own_pages: list[Page] = []

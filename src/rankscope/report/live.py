@@ -25,6 +25,11 @@ def detected(verdict: Verdict, then: str) -> str:
     return plain(f"{verdict.outcome.upper()}, {verdict.certainty}{after}: {verdict.headline}{tail}")
 
 
+def slowed(sentence: str) -> str:
+    """The job goes on, and one rank holds the others up: told once."""
+    return plain(f"note: {sentence}. The job goes on.")
+
+
 def noticed(verdict: Verdict) -> str:
     """Something slow or still that may well be meant: told once, never acted on."""
     return plain(f"note: {verdict.headline} Nothing is wrong so far; the job is watched.")

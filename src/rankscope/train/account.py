@@ -35,10 +35,9 @@ class Account:
             self._trackers += open_trackers(config, folder)
             self._bar = ProgressBar(config.training.max_steps) if bar else None
         self._first_step = first_step
-        self._pace.start()
 
-    def step_ended(self, step: int, loss: float, norm: float, skipped: bool) -> None:
-        seconds = self._pace.ended()
+    def step_ended(self, step: int, loss: float, norm: float, *, skipped: bool, seconds: float) -> None:
+        self._pace.took(seconds)
         steps = self._config.training.max_steps
         rate = learning_rate(self._config.training, step)
         left = self._pace.left(steps - step - 1)

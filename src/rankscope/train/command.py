@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from rankscope.errors import MissingTorch, UsageError
-from rankscope.train.config import RunConfig, checked
+from rankscope.train.config import RunConfig
 from rankscope.train.fault_plan import KINDS, FaultPlan, parse_fault
 
 _EPILOG = """\
@@ -35,7 +35,9 @@ def train_command(arguments: list[str]) -> int:
     if options.show_config:
         sys.stdout.write(render_config(loaded))
         return 0
-    config = checked(loaded.config)
+    config = loaded.config
+    if options.export is not None:
+        return _export(config, options.export)
     fault = None if options.fault is None else parse_fault(options.fault)
     _need("torch", "train")
     from rankscope.launch.entry import run_prepared
@@ -156,9 +158,18 @@ def _choose_gpus(text: str | None) -> None:
 
 def _replay(file: Path) -> int:
     _need("torch", "train")
-    from rankscope.train.replaying import replay_nan
+    from rankscope.train.forensics import replay
 
-    return replay_nan(file)
+    return replay(file)
+
+
+def _export(config: RunConfig, to: Path) -> int:
+    _need("torch", "train")
+    from rankscope.train.state.export import export
+
+    asked = config.checkpoint.resume
+    export(Path(config.checkpoint.dir if asked in ("no", "auto") else asked), to, say=print)
+    return 0
 
 
 def _need(module: str, verb: str) -> None:
@@ -171,7 +182,11 @@ def _need(module: str, verb: str) -> None:
 def _preset(options: argparse.Namespace) -> str | None:
     if options.debug and options.preset not in (None, "debug"):
         raise UsageError(f"--debug is --preset debug, and --preset {options.preset} was given too: leave one out")
-    preset: str | None = "debug" if options.debug else options.preset
+    if options.debug:
+        return "debug"
+    if options.preset is None and options.config is None:
+        return "production"
+    preset: str | None = options.preset
     return preset
 
 
@@ -200,7 +215,9 @@ def build_parser() -> argparse.ArgumentParser:
     what = parser.add_argument_group("what to train")
     what.add_argument("--debug", action="store_true", help="the preset 'debug': 2 layers, 10 steps")
     what.add_argument(
-        "--preset", metavar="NAME", help="a configuration that comes with rankscope (default: production)"
+        "--preset",
+        metavar="NAME",
+        help="a configuration that comes with rankscope (default: production; none with --config)",
     )
     what.add_argument("--config", type=Path, metavar="FILE", help="JSON (with // comments), YAML or TOML")
     what.add_argument(
@@ -212,6 +229,12 @@ def build_parser() -> argparse.ArgumentParser:
     )
     what.add_argument("--max-steps", type=int, metavar="N", help="optimizer steps (training.max_steps)")
     what.add_argument("--resume", metavar="no|auto|PATH", help="go on from a checkpoint (checkpoint.resume)")
+    what.add_argument(
+        "--export",
+        type=Path,
+        metavar="DIR",
+        help="write the weights of the newest checkpoint, or of --resume PATH, as safetensors; then stop",
+    )
     what.add_argument("--show-config", action="store_true", help="print every value and where it came from; then stop")
     where = parser.add_argument_group("where to train")
     where.add_argument("--gpus", metavar="LIST", help="0,3 by number; auto or auto:2: the freest")

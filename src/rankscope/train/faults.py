@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from rankscope.train.fault_plan import FaultPlan
@@ -19,7 +20,8 @@ class Fault:
     """Does nothing but on the planned rank and step."""
 
     def __init__(self, plan: FaultPlan | None, rank: int, device: torch.device) -> None:
-        self._plan = plan if plan is not None and plan.rank == rank else None
+        self._rank = rank
+        self._plan = plan if plan is not None and (plan.rank == rank or plan.kind == "skip") else None
         self._device = device
         self._now = False
 
@@ -46,10 +48,8 @@ class Fault:
                 exhaust_memory(self._device)
             case "slow":
                 work_slowly()
-
-    def skips(self, step: int) -> bool:
-        """Whether this rank leaves the step out."""
-        return self._plan is not None and self._plan.kind == "skip" and self._plan.step == step
+            case "skip" if dist.is_initialized():
+                meet_the_others(self._rank, absent_rank=self._plan.rank)
 
     def _spoil(self, _module: nn.Module, _inputs: Any, output: Tensor) -> Tensor:
         return output * float("nan") if self._now else output
@@ -68,6 +68,13 @@ def exhaust_memory(device: torch.device) -> None:
     if device.type == "cuda":
         torch.empty(torch.cuda.get_device_properties(device).total_memory, dtype=torch.uint8, device=device)
     bytearray(1 << 62)
+
+
+def meet_the_others(rank: int, *, absent_rank: int) -> None:
+    """A barrier that one rank leaves out, as code under a condition on the rank does."""
+    if rank == absent_rank:
+        return
+    dist.barrier()
 
 
 def work_slowly() -> None:

@@ -24,6 +24,7 @@ from rankscope.train.plan import RunPlan
 from rankscope.train.profiling import StepProfiler
 from rankscope.train.spread import SpreadModel, attention_backend, build_model, compile_wanted
 from rankscope.train.state.checkpointer import Checkpointer
+from rankscope.train.state.export import export
 from rankscope.train.step import TrainStep
 from rankscope.train.stopping import StopWish
 from rankscope.train.voice import Voice
@@ -38,7 +39,6 @@ class Parts:
     spread: SpreadModel
     optimizer: torch.optim.AdamW
     loader: Loader
-    fault: Fault
     stepper: TrainStep
     checkpointer: Checkpointer
     watch: FiniteWatch | None
@@ -105,6 +105,8 @@ def _parts(plan: RunPlan, place: Place, voice: Voice, spread: SpreadModel, rows:
             context={
                 "config": asdict(config),
                 "rows": rows,
+                "dtype": str(spread.model.dtype).removeprefix("torch."),
+                "device": place.device.type,
                 "fault": None if plan.fault is None else asdict(plan.fault),
             },
             values_shown=config.forensics.values_shown,
@@ -116,7 +118,6 @@ def _parts(plan: RunPlan, place: Place, voice: Voice, spread: SpreadModel, rows:
         spread=spread,
         optimizer=optimizer,
         loader=open_loader(plan, place),
-        fault=fault,
         stepper=stepper,
         checkpointer=Checkpointer(config.checkpoint, say=voice.info, timeout_s=config.system.timeout_s),
         watch=watch,
@@ -144,22 +145,22 @@ def _steps(config: RunConfig, parts: Parts, account: Account, stop: StopWish, fi
     """Values of a step are read when the next one is under way: the device never waits for the host. What ends the run
     early is among them, the same on every rank, so that all leave after the same step."""
     batches = iter(parts.loader)
-    late = LateValues()
+    late = LateValues(parts.place.device)
     done, code, stopped = first_step, 0, False
     with StepProfiler(config, parts.place, parts.log_folder) as profiler:
         for step in range(first_step, config.training.max_steps):
-            if parts.fault.skips(step):
-                continue
             hear = _FirstBatch(parts.voice, parts.place) if step == first_step else _nothing
             late.put(step, parts.stepper.run(step, batches, stop_wanted=stop.wanted, hear=hear))
             done = step + 1
             stop.moved()
             profiler.step(step)
-            if len(late) > 1:
+            save = config.checkpoint.every and done % config.checkpoint.every == 0 and done < config.training.max_steps
+            # Before a checkpoint the host catches up: a step that was left out must not be saved as one made.
+            while len(late) > (0 if save else 1) and not (code or stopped):
                 code, stopped = _heard(late, account, parts)
-                if code or stopped:
-                    break
-            if config.checkpoint.every and done % config.checkpoint.every == 0 and done < config.training.max_steps:
+            if code or stopped:
+                break
+            if save:
                 _save(parts, done)
         while len(late):
             if code:
@@ -171,8 +172,9 @@ def _steps(config: RunConfig, parts: Parts, account: Account, stop: StopWish, fi
 
 def _heard(late: LateValues, account: Account, parts: Parts) -> tuple[int, bool]:
     """Accounts for the oldest step. Returns the exit code, if it ends the run, and whether a rank was asked to stop."""
-    step, (loss, norm, stops, skipped, ended) = late.take()
-    account.step_ended(step, loss, norm, bool(skipped))
+    heard = late.take()
+    step, (loss, norm, stops, skipped, ended) = heard.step, heard.values
+    account.step_ended(step, loss, norm, skipped=bool(skipped), seconds=heard.seconds)
     if not ended or parts.watch is None or parts.investigation is None:
         return 0, stops > 0
     kept = parts.watch.kept(step)
@@ -197,6 +199,8 @@ def _finish(config: RunConfig, parts: Parts, left: Left) -> None:
     if left.code == 0 and (left.stopped or config.checkpoint.at_end) and parts.checkpointer.last_saved != left.done:
         _save(parts, left.done)
         parts.checkpointer.wait()
+        if config.checkpoint.export_safetensors and parts.place.rank == 0:
+            export(Path(config.checkpoint.dir), Path(config.checkpoint.dir), say=parts.voice.info)
     parts.checkpointer.close()
     parts.loader.close()
     if dist.is_initialized():

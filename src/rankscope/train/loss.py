@@ -7,6 +7,7 @@ backward pass, which only has to hand on what the forward pass has found.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -96,9 +97,23 @@ def _add_product(total: Tensor | None, left: Tensor, right: Tensor) -> Tensor:
     """`total + left @ right` in fp32, also where the factors are not."""
     if left.dtype == torch.float32:
         return left @ right if total is None else total.addmm_(left, right)
-    if left.device.type == "cuda":
-        if total is None:
-            return torch.mm(left, right, out_dtype=torch.float32)
-        return torch.addmm(total, left, right, out_dtype=torch.float32, out=total)
-    product = (left @ right).float()
-    return product if total is None else total.add_(product)
+    if not _multiplies_into_fp32(left.device, left.dtype):
+        product = (left @ right).float()
+        return product if total is None else total.add_(product)
+    if total is None:
+        return torch.mm(left, right, out_dtype=torch.float32)
+    return torch.addmm(total, left, right, out_dtype=torch.float32, out=total)
+
+
+@functools.cache
+def _multiplies_into_fp32(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether the device adds a product of this type to an fp32 sum without rounding it first; tried once."""
+    if device.type != "cuda":
+        return False
+    factors = torch.ones(16, 16, device=device, dtype=dtype)
+    total = torch.ones(16, 16, device=device)
+    try:
+        torch.addmm(total, factors.T, factors, out_dtype=torch.float32, out=total)
+    except (RuntimeError, TypeError):
+        return False  # an older torch or GPU
+    return bool((total == 17).all())

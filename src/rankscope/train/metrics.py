@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import statistics
-import time
 from collections import deque
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -50,35 +49,27 @@ class Speeds:
 
     def rates(self, seconds: float) -> tuple[float, float, float | None]:
         """Tokens/s of the job, TFLOP/s of one device, MFU."""
-        tokens = self.tokens_per_step / seconds
+        tokens = self.tokens_per_step / max(seconds, 1e-9)
         flops = tokens * self.flops_per_token / self.devices
         return tokens, flops / 1e12, None if self.peak_flops is None else flops / self.peak_flops
 
 
 class Pace:
-    """Durations of the steps as the host sees them end, and from these the time that is left.
+    """From the durations of the latest steps, the time that is left.
 
     The first step compiles and warms up; it counts only while there is no other.
     """
 
     def __init__(self) -> None:
-        self._last: float | None = None
         self._recent: deque[float] = deque(maxlen=_RECENT)
         self._steps = 0
 
-    def start(self) -> None:
-        self._last = time.monotonic()
-
-    def ended(self) -> float:
-        """A step has ended; returns how long it took."""
-        now = time.monotonic()
-        seconds = now - self._last if self._last is not None else 0.0
-        self._last = now
+    def took(self, seconds: float) -> None:
+        """A step has ended."""
         if self._steps == 1:
             self._recent.clear()
         self._recent.append(seconds)
         self._steps += 1
-        return max(seconds, 1e-9)
 
     def left(self, steps: int) -> float | None:
         return statistics.median(self._recent) * steps if self._recent else None

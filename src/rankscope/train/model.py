@@ -55,7 +55,7 @@ def attention_math(
     """Causal attention over normed `x`; `inputs` are the query, key and value matrices, or all three in one."""
     batch, tokens, _ = x.shape
     mixed = F.linear(x, joined(inputs, x.dtype)).view(batch, tokens, shape.heads + 2 * shape.kv_heads, shape.head_size)
-    query, key, value = torch.split(mixed, (shape.heads, shape.kv_heads, shape.kv_heads), dim=2)
+    query, key, value = torch.split(mixed, [shape.heads, shape.kv_heads, shape.kv_heads], dim=2)
     query, key = rotate(query, cosine, sine), rotate(key, cosine, sine)
     grouped = shape.kv_heads != shape.heads
     if grouped and x.device.type == "cpu":  # the CPU's fused kernel knows no groups

@@ -11,6 +11,7 @@ import pytest
 import torch
 from small_training import Training, same
 
+from rankscope.cli import main
 from rankscope.errors import CheckpointNotSaved, UsageError
 from rankscope.train.config import CheckpointConfig
 from rankscope.train.state.checkpointer import Checkpointer
@@ -207,3 +208,16 @@ def test_ranks_share_the_writing_evenly() -> None:
     loads = [sum(held[name].nbytes for name, rank in taken.items() if rank == writer) for writer in range(4)]
     assert set(taken) == set(held)
     assert max(loads) - min(loads) < 200 * 4
+
+
+def test_the_command_exports_the_newest_checkpoint(
+    checkpointer: Checkpointer, config: CheckpointConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("safetensors.torch")
+    at_step(1, checkpointer)
+    command = ["train", "--debug", "--override", f"checkpoint.dir={config.dir}", "--export", str(tmp_path / "weights")]
+    assert main(command) == 0
+    assert capsys.readouterr().out.startswith("weights of step 1 exported: ")
+    assert (tmp_path / "weights/model.safetensors").is_file()
+    assert main(["train", "--debug", "--override", f"checkpoint.dir={tmp_path}", "--export", str(tmp_path)]) == 2
+    assert "no complete checkpoint to export" in capsys.readouterr().err

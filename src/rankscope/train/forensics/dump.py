@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pickle
+import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,6 +79,8 @@ def write(
         ),
     ]
     lines = [_written(what, path, task) for what, path, task in tasks]
+    if whole and lines[0].startswith("Checkpoint saved"):
+        lines.append(f"Run that step again: rankscope train --replay-nan {step_file}")
     if not whole:
         lines.append(
             f"Only tensors that are not finite were saved, because all of them are {bytes_of_all / 1e9:.0f} GB."
@@ -87,10 +90,12 @@ def write(
 
 def read_step(path: Path) -> SavedStep:
     """What `rankscope train --replay-nan FILE` needs; nothing in the file is run."""
+    if not path.is_file():
+        raise UsageError(f"there is no file '{path}'")
+    if not zipfile.is_zipfile(path):
+        raise UsageError(f"'{path}' cannot be read as a saved step: give a file .checkpoints/nan_grad_step_N.pt")
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError:
-        raise UsageError(f"there is no file '{path}'") from None
     except (OSError, RuntimeError, pickle.UnpicklingError, EOFError, KeyError) as error:
         raise UsageError(f"'{path}' cannot be read as a saved step: {str(error).splitlines()[0]}") from error
     if not isinstance(content, dict) or content.get("schema") != SCHEMA or "batches" not in content:

@@ -22,7 +22,7 @@ class BadTensor:
     inf: int
     total: int
     values: tuple[str, ...] = ()
-    """The first few, as shown to people."""
+    """A few, from the first bad one on, as shown to people."""
 
     @property
     def worst(self) -> str:
@@ -45,6 +45,8 @@ class FirstBad:
     samples: tuple[int, ...]
     """The samples whose rows are bad, where rows can be told apart; else all of the micro batch."""
     rows_told_apart: bool
+    frames: tuple[tuple[str, int, str], ...] = ()
+    """Where in the program: file, line and function, innermost first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import math
+import os
+import sys
 from collections.abc import Callable, Iterable, Iterator
+from types import FrameType
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from rankscope.train.forensics.findings import BadTensor, FirstBad
 from rankscope.train.forensics.watch import Batch
 from rankscope.train.state.tensors import plain_name
+
+_FRAMES = 8
+_NOT_SHOWN = (
+    "<",
+    os.path.dirname(os.path.abspath(__file__)),
+    os.path.dirname(os.path.abspath(torch.__file__)),
+    os.path.dirname(os.path.abspath(os.__file__)) + os.sep + "contextlib",
+)
 
 
 class Inspection:
@@ -55,7 +67,7 @@ class Inspection:
             yield batch
 
     def _watch(self, name: str, module: nn.Module) -> None:
-        kind = type(module).__name__
+        kind = _kind(module)
 
         def before(_module: nn.Module, arguments: Any) -> None:
             self._follow_parameters(name, module)
@@ -107,7 +119,7 @@ class Inspection:
         if by_row:
             rows = (~torch.isfinite(tensor.detach())).flatten(1).any(1).tolist()
             samples = tuple(sample for sample, is_bad in zip(samples, rows, strict=True) if is_bad)
-        return FirstBad(name, kind, what, bad, max(self._micro, 0), samples, by_row)
+        return FirstBad(name, kind, what, bad, max(self._micro, 0), samples, by_row, program_frames())
 
 
 def described(name: str, tensor: Tensor, values_shown: int = 5) -> BadTensor | None:
@@ -119,8 +131,22 @@ def described(name: str, tensor: Tensor, values_shown: int = 5) -> BadTensor | N
         return None
     nan = int(torch.isnan(local).sum())
     inf = int(torch.isinf(local).sum())
-    some = tuple(value_text(value) for value in local.flatten()[:values_shown].float().tolist())
+    flat = local.flatten()
+    from_there = int((~torch.isfinite(flat)).to(torch.uint8).argmax())
+    some = tuple(value_text(value) for value in flat[from_there : from_there + values_shown].float().tolist())
     return BadTensor(name, tuple(tensor.shape), nan, inf, local.numel(), some)
+
+
+def program_frames() -> tuple[tuple[str, int, str], ...]:
+    """The line that called whatever is being looked at, and the lines around it: neither torch's nor this package's."""
+    found: list[tuple[str, int, str]] = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and len(found) < _FRAMES:
+        file = frame.f_code.co_filename
+        if not file.startswith(_NOT_SHOWN):
+            found.append((file, frame.f_lineno, frame.f_code.co_name))
+        frame = frame.f_back
+    return tuple(found)
 
 
 def value_text(value: float) -> str:
@@ -129,6 +155,12 @@ def value_text(value: float) -> str:
     if math.isinf(value):
         return "Inf" if value > 0 else "-Inf"
     return f"{value:.4g}"
+
+
+def _kind(module: nn.Module) -> str:
+    """The name of its class, also where fully_shard has put one of its own over it."""
+    own = type(module)
+    return own.__bases__[-1].__name__ if isinstance(module, FSDPModule) else own.__name__
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from rankscope.probe.numerics import note_non_finite
+from rankscope.probe.page import own_pages
 from rankscope.train.forensics import dump
 from rankscope.train.forensics.findings import BadTensor, Incident, RankFindings, concluded, number_text
-from rankscope.train.forensics.inspection import Inspection, described
+from rankscope.train.forensics.inspection import Inspection, described, program_frames
 from rankscope.train.forensics.report import headline, report
 from rankscope.train.forensics.watch import Batch, KeptStep
 from rankscope.train.state.tensors import bare, plain_name
@@ -90,7 +91,7 @@ class Investigation:
         inspection = Inspection(bare(self._repeatable.model), self._values_shown)
         kept.restore_random_state()
         try:
-            with self._repeatable.module_by_module():
+            with torch.compiler.set_stance("force_eager"), self._repeatable.module_by_module():
                 again = self._repeatable.gradients(kept.step, inspection.following(list(kept.batches)))
         finally:
             inspection.close()
@@ -149,19 +150,18 @@ def _all_described(parameters: Mapping[str, Tensor], values_shown: int) -> tuple
 
 
 def _note(incident: Incident, own: RankFindings) -> None:
-    note_non_finite(
-        incident.kind,
-        step=incident.step,
-        tensors=_names(incident, own),
-        value="nan" if headline(incident).startswith("NaN") else "inf",
-        local=bool(incident.origins),
-        detail=f"{headline(incident)}; loss {number_text(own.loss_then)}, gradient norm "
-        f"{number_text(incident.grad_norm)}, samples {', '.join(map(str, own.samples[:16]))}",
-    )
-
-
-def _names(incident: Incident, own: RankFindings) -> Sequence[str]:
+    """For the launcher, where one watches; the line it shows is the one that called the first bad module."""
     found = own.first or own.first_backward
-    named: list[str] = [found.module or "loss"] if found is not None else []
-    listed = own.bad_parameters or own.bad_inputs or own.bad_gradients or incident.bad_gradients
-    return [*named, *(tensor.name for tensor in listed)]
+    tensors = own.bad_parameters or own.bad_inputs or own.bad_gradients or incident.bad_gradients
+    for page in own_pages:
+        page.non_finite(
+            incident.kind,
+            incident.step,
+            "nan" if headline(incident).startswith("NaN") else "inf",
+            [tensor.name for tensor in tensors[:16]],
+            len(tensors),
+            local=bool(incident.origins),
+            detail=f"{headline(incident)}; loss {number_text(own.loss_then)}, gradient norm "
+            f"{number_text(incident.grad_norm)}, samples {', '.join(map(str, own.samples[:16]))}",
+            frames=list(found.frames if found is not None and found.frames else program_frames()),
+        )

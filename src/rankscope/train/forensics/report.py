@@ -86,6 +86,9 @@ def _beginning(incident: Incident) -> list[str]:
     found = rank.first or rank.first_backward
     if found is not None:
         lines.append(f"First: {first_line(found)}")
+        if found.frames:
+            file, line, function = found.frames[0]
+            lines.append(f"Called at: {file}:{line}, in {function}")
         lines.append(f"Micro batch: {found.micro_batch}")
         exact = "Samples" if found.rows_told_apart else "Samples of that micro batch"
         lines.append(f"{exact}: {_samples(found.samples)}")

@@ -43,7 +43,7 @@ class KeptStep:
 
     def restore_random_state(self) -> None:
         torch.set_rng_state(self.random_state)
-        if self.cuda_random_state is not None:
+        if self.cuda_random_state is not None and torch.cuda.is_available():
             torch.cuda.set_rng_state(self.cuda_random_state)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from torch import Tensor
 
 from rankscope.errors import UsageError
-from rankscope.train.forensics.dump import SavedStep, read_step
+from rankscope.train.forensics.dump import SavedBatch, SavedStep, read_step
 from rankscope.train.forensics.findings import FirstBad, number_text
 from rankscope.train.forensics.inspection import Inspection, described
 from rankscope.train.forensics.investigation import EXIT_CODE, Repeatable
@@ -16,7 +16,7 @@ from rankscope.train.forensics.report import first_line
 from rankscope.train.state.tensors import model_tensors
 
 
-def replay(file: Path, build: Callable[[SavedStep], Repeatable], say: Callable[[str], None]) -> int:
+def replay_saved(file: Path, build: Callable[[SavedStep], Repeatable], say: Callable[[str], None]) -> int:
     """Runs the step of the file again with the weights, samples and random numbers of the rank where it began, and
     says the first module whose output is not finite. Returns 76 where the step is bad again, 0 where it is not.
 
@@ -30,11 +30,15 @@ def replay(file: Path, build: Callable[[SavedStep], Repeatable], say: Callable[[
     bad_weights = [
         found.name for name, value in saved.parameters.items() if (found := described(name, value)) is not None
     ]
+    device = next(repeatable.model.parameters()).device
+    batches = [
+        SavedBatch(batch.inputs.to(device), batch.targets.to(device), batch.sample_ids) for batch in saved.batches
+    ]
     inspection = Inspection(repeatable.model)
     saved.kept.restore_random_state()
     try:
         with repeatable.module_by_module():
-            loss = float(repeatable.gradients(saved.incident.step, inspection.following(saved.batches)))
+            loss = float(repeatable.gradients(saved.incident.step, inspection.following(batches)))
     finally:
         inspection.close()
     say(f"loss {number_text(loss)}, and when it happened {number_text(rank.loss_then)}")

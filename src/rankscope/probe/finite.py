@@ -1,0 +1,434 @@
+"""Notices the first loss, gradient or parameter that is not finite, without waiting for a GPU and at next to no cost.
+
+Every step: the loss that is handed to backward(), and one small gradient near the model's input, taken before it is
+reduced with other ranks. Whatever goes wrong deeper in a backward pass flows on to there. All gradients are looked at
+in samples, as a fixed share of the time allows. Only when one of these is bad the rest is searched: inputs, parameters,
+and every gradient by name. What an optimizer never applies (a scaler that skips the step, a program that does) is no
+incident.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import sys
+import time
+import weakref
+from collections.abc import Callable
+from types import CodeType, FrameType, ModuleType
+from typing import Any, NamedTuple
+
+from rankscope.probe import parameters
+from rankscope.probe.batches import Batches
+from rankscope.probe.late_values import LateValues
+from rankscope.probe.page import Page
+from rankscope.probe.phases import PhaseClock
+from rankscope.probe.sites import is_user_file, user_frames
+
+_SHARE = 0.002
+"""Of the time, for looking at all gradients."""
+_GPU_PAUSE_S = 2.0
+_MOST_SEARCHES = 8
+"""A program may live with losses that are not finite; searching each time would slow it down."""
+_CHECKSUM_EVERY = 16
+_CHECKSUM_VALUES = 65_536
+
+
+_LATE_ORDER = ("parameter", "loss", "gradient", "gradients")
+
+Frames = tuple[tuple[str, int, str], ...]
+
+
+class _About(NamedTuple):
+    """What a number that comes late says something of."""
+
+    kind: str
+    step: int
+    backward: int
+    """Number of the backward pass."""
+    frames: Frames
+
+
+class _LateChecksum(NamedTuple):
+    step: int
+    group: str
+    name: str
+
+
+class _Suspicion(NamedTuple):
+    kind: str
+    step: int
+    value: str
+    tensors: tuple[str, ...] = ()
+    detail: str = ""
+    frames: Frames = ()
+
+
+class _Replica:
+    """A model that DistributedDataParallel keeps equal on the ranks of a group."""
+
+    def __init__(self, module: Any, group: str, shared: list[tuple[str, Any]]) -> None:
+        self.module = weakref.ref(module)
+        self.group = group
+        self.shared = [(name, weakref.ref(parameter)) for name, parameter in shared]
+        self.unsynced = False
+        """The last backward pass was not reduced."""
+
+
+class FiniteChecks:
+    """The hooks; each keeps its own faults to itself."""
+
+    def __init__(self, page: Page, clock: PhaseClock) -> None:
+        self._page = page
+        self._clock = clock
+        self._torch: Any = None
+        self._off = False
+        self._done = False
+        """A note was left: what follows is its consequence."""
+        self._late: LateValues | None = None
+        self._batches = Batches()
+        self._suspicion: _Suspicion | None = None
+        self._searches = 0
+        self._usual_inputs = False
+        """Inputs held NaN while all was well: they do by design."""
+        self._optimizers: dict[int, weakref.ref[Any]] = {}
+        self._sentinel: weakref.ref[Any] | None = None
+        self._replicas: list[_Replica] = []
+        self._step_frames: Frames = ()
+        self._sample_at = 0.0
+        self._backwards = 0
+        self._frames: Frames = ()
+        self._places: dict[tuple[CodeType, int], Frames] = {}
+
+    def start(self, torch: ModuleType) -> None:
+        self._torch = torch
+
+    # What the hooks call.
+
+    def fed(self, label: str, value: Any) -> None:
+        """A batch came from a loader, or a model is about to be called with these."""
+        if not self._done:
+            self._guarded(self._batches.note, self._page.steps, label, value)
+
+    def backward_begins(self, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
+        if not self._done:
+            self._guarded(self._look_at_losses, args[0] if args else ())
+
+    def backward_done(self) -> None:
+        if not self._done and self._sentinel is not None and not self._replicas:
+            self._guarded(self._look_at_own_gradient)
+
+    def step_begins(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        if not self._done:
+            self._guarded(self._look_before_step, optimizer)
+
+    def replicated(self, module: Any) -> None:
+        """A DistributedDataParallel was made."""
+        self._guarded(self._add_replica, module)
+
+    def _guarded(self, action: Callable[..., None], *args: Any) -> None:
+        torch = self._torch
+        if self._off or torch is None:
+            return
+        try:
+            # A mode of the program would see what we compute; inside of a transformation there are no values.
+            if torch._C._len_torch_dispatch_stack() == 0 and torch._C._functorch.peek_interpreter_stack() is None:
+                action(*args)
+        except Exception as error:  # noqa: BLE001  noted on the page and shown in the report
+            self._off = True
+            self._page.error(f"watching for non-finite values ended: {type(error).__name__}: {error}")
+
+    # Losses.
+
+    def _look_at_losses(self, losses: Any) -> None:
+        self._backwards += 1
+        if self._suspicion is not None and self._forgotten():
+            self._suspicion = None
+        for loss in losses if isinstance(losses, (list, tuple)) else (losses,):
+            if not loss.is_floating_point() or loss.numel() != 1:
+                continue
+            if loss.is_cpu:
+                value = float(loss.detach())
+                if not math.isfinite(value):
+                    self._suspect_loss(value)
+            elif loss.is_cuda and not self._torch.cuda.is_current_stream_capturing():
+                self._frames = self._known_frames(sys._getframe(1))
+                self._send(parameters.plain(loss), _About("loss", self._page.steps, self._backwards, self._frames))
+                sentinel = self._sentinel() if self._sentinel is not None else None
+                if sentinel is not None and sentinel.is_cuda:
+                    self._send_sum(sentinel, _About("parameter", self._page.steps, self._backwards, self._step_frames))
+
+    def _forgotten(self) -> bool:
+        """The gradients that a suspicion was about have been thrown away."""
+        sentinel = self._sentinel() if self._sentinel is not None else None
+        if sentinel is None or sentinel.is_cuda:
+            return sentinel is not None
+        gradient = parameters.plain(sentinel.grad)
+        return gradient is None or (parameters.readable(gradient) and math.isfinite(float(gradient.detach().sum())))
+
+    def _known_frames(self, frame: FrameType) -> Frames:
+        """The user's frames, put together once for each place."""
+        inner: FrameType | None = frame
+        while inner is not None and not is_user_file(inner.f_code.co_filename):
+            inner = inner.f_back
+        if inner is None:
+            return ()
+        key = (inner.f_code, inner.f_lineno)
+        if key not in self._places:
+            self._places[key] = tuple(user_frames(inner))
+        return self._places[key]
+
+    def _suspect_loss(self, value: float) -> None:
+        self._page.bad_loss()
+        if self._suspicion is not None or self._searches >= _MOST_SEARCHES:
+            return
+        self._searches += 1
+        step, word = self._page.steps, parameters.word(value)
+        frames = tuple(user_frames(sys._getframe(1)))
+        names, count, bad = self._bad_parameters()
+        if count:
+            self._note_parameters(step, bad, names, count, self._step_frames if step else frames)
+            return
+        self._suspicion = self._of_input(step, frames) or _Suspicion("loss", step, word, frames=frames)
+
+    def _of_input(self, step: int, frames: Frames) -> _Suspicion | None:
+        found = None if self._usual_inputs else self._batches.bad(self._torch, step)
+        if found is None:
+            return None
+        names, detail = found
+        return _Suspicion("input", step, "nan", tuple(names), detail, frames)
+
+    # Gradients.
+
+    def _look_at_own_gradient(self) -> None:
+        """After a backward pass that nobody reduces: the gradients are this rank's own."""
+        sentinel = self._sentinel() if self._sentinel is not None else None
+        if sentinel is not None and sentinel.grad is not None:
+            self._look_at_gradient(sentinel.grad)
+
+    def _look_at_gradient(self, gradient: Any) -> None:
+        gradient = parameters.plain(gradient)
+        if self._suspicion is not None or not parameters.readable(gradient):
+            return
+        if gradient.is_cuda:
+            if not self._torch.cuda.is_current_stream_capturing():
+                self._send_sum(gradient, _About("gradient", self._page.steps, self._backwards, self._frames))
+        elif not math.isfinite(float(gradient.detach().sum())):
+            value = parameters.first_bad_value(self._torch, gradient)
+            if value is not None:
+                # On the CPU the engine runs in the thread that called it.
+                frames = tuple(user_frames(sys._getframe(1)))
+                self._suspicion = _Suspicion("gradient", self._page.steps, value, frames=frames)
+
+    def _look_before_step(self, optimizer: Any) -> None:
+        if id(optimizer) not in self._optimizers:
+            self._optimizers[id(optimizer)] = weakref.ref(optimizer)
+            self._step_frames = tuple(user_frames(sys._getframe(1)))
+            if self._sentinel is None:
+                sentinel = parameters.sentinel_of(parameters.optimizer_parameters(optimizer))
+                self._sentinel = weakref.ref(sentinel) if sentinel is not None else None
+        self._read_late()
+        if self._done:
+            return
+        if self._page.steps % _CHECKSUM_EVERY == 0 and self._page.steps:
+            self._write_checksums()
+        if getattr(optimizer, "found_inf", None) is not None:
+            return  # a gradient scaler has looked, and the step itself is skipped where it must be
+        if self._suspicion is not None or self._sampled_bad(optimizer) or self._reduced_bad():
+            self._confirm(optimizer)
+
+    def _reduced_bad(self) -> bool:
+        sentinel = self._sentinel() if self._sentinel is not None else None
+        gradient = parameters.plain(sentinel.grad) if sentinel is not None else None
+        if gradient is None or not gradient.is_cpu or not parameters.readable(gradient):
+            return False
+        return not math.isfinite(float(gradient.detach().sum()))
+
+    def _sampled_bad(self, optimizer: Any) -> bool:
+        begin = time.perf_counter()
+        if begin < self._sample_at:
+            return False
+        torch = self._torch
+        grads = [
+            gradient.detach()
+            for parameter in parameters.optimizer_parameters(optimizer)
+            if (gradient := parameters.plain(parameter.grad)) is not None and parameters.readable(gradient)
+        ]
+        if not grads or (grads[0].is_cuda and torch.cuda.is_current_stream_capturing()):
+            return False
+        bad = False
+        with torch.no_grad():
+            largest = torch.stack([norm.float().to(grads[0].device) for norm in torch._foreach_norm(grads)]).sum()
+        if largest.is_cpu:
+            bad = not math.isfinite(float(largest))
+            if not bad and self._batches.bad(torch, self._page.steps) is not None:
+                self._usual_inputs = True
+        else:
+            self._send(largest, _About("gradients", self._page.steps, self._backwards, self._step_frames))
+        end = time.perf_counter()
+        pause = (end - begin) / _SHARE
+        self._sample_at = end + (pause if largest.is_cpu else max(pause, _GPU_PAUSE_S))
+        return bad
+
+    def _confirm(self, optimizer: Any) -> None:
+        """The optimizer is about to apply these gradients."""
+        looked_at = [(p, p.grad) for p in parameters.optimizer_parameters(optimizer) if p.grad is not None]
+        names, count, value = parameters.bad_names(self._torch, looked_at, self._modules())
+        suspicion = self._suspicion
+        if count == 0:
+            if suspicion is not None and self._page.steps - suspicion.step >= len(self._optimizers) - 1:
+                self._suspicion = None  # it never reached an optimizer
+            return
+        if suspicion is None:
+            self._note("gradient", self._page.steps, value, names, count, local=False, frames=self._step_frames)
+        else:
+            self._note_suspicion(suspicion, names, count)
+
+    # What a GPU tells late.
+
+    def _send(self, number: Any, about: object) -> None:
+        if self._late is None:
+            self._late = LateValues(self._torch)
+            self._batches.keep = True
+        self._late.send(number, about)
+
+    def _send_sum(self, tensor: Any, about: _About) -> None:
+        with self._torch.no_grad():
+            self._send(parameters.plain(tensor).detach().sum(dtype=self._torch.float32), about)
+
+    def _read_late(self) -> None:
+        bad: list[tuple[float, _About]] = []
+        for value, about in self._late.arrived() if self._late is not None else ():
+            if isinstance(about, _LateChecksum):
+                self._page.checksum(about.step, value, about.group, about.name)
+            elif isinstance(about, _About) and not math.isfinite(value):
+                bad.append((value, about))
+        if not bad:
+            return
+        if any(about.kind == "loss" for _, about in bad):
+            self._page.bad_loss()
+        if self._searches >= _MOST_SEARCHES:
+            return
+        self._searches += 1
+        value, first = min(bad, key=lambda each: (each[1].step, _LATE_ORDER.index(each[1].kind)))
+        word = parameters.word(value)
+        names, count, _ = self._bad_parameters()
+        if count and first.kind == "parameter":
+            self._note_parameters(first.step, word, names, count, first.frames)
+        elif count and first.kind == "gradients":
+            self._note("gradient", first.step, word, names, count, local=False, frames=first.frames)
+        elif first.kind in ("loss", "gradient"):
+            suspicion = self._of_input(first.step, first.frames) or _Suspicion(
+                first.kind, first.step, word, frames=first.frames
+            )
+            if count:
+                self._note_suspicion(suspicion, names, count)
+            elif first.backward == self._backwards:
+                # Not applied yet: the gradients of the step that begins now will tell.
+                self._suspicion = suspicion
+
+    # Parameters.
+
+    def _modules(self) -> list[Any]:
+        return parameters.alive(replica.module for replica in self._replicas)
+
+    def _bad_parameters(self) -> tuple[list[str], int, str]:
+        known: dict[int, Any] = {}
+        for optimizer in parameters.alive(self._optimizers.values()):
+            known.update((id(each), each) for each in parameters.optimizer_parameters(optimizer))
+        for module in self._modules():
+            known.update((id(each), each) for each in module.parameters())
+        trained = [(each, each) for each in known.values() if each.requires_grad]
+        return parameters.bad_names(self._torch, trained, self._modules())
+
+    def _add_replica(self, module: Any) -> None:
+        torch = self._torch
+        ignored = set(getattr(module, "parameters_to_ignore", ()))
+        shared = [
+            (name, each)
+            for name, each in module.module.named_parameters()
+            if each.requires_grad and name not in ignored and parameters.readable(parameters.plain(each))
+        ]
+        group = getattr(module.process_group, "group_name", "")
+        replica = _Replica(module, group, shared)
+        self._replicas.append(replica)
+        sentinel = parameters.sentinel_of([each for _, each in shared])
+        if sentinel is None:
+            return
+        self._sentinel = weakref.ref(sentinel)
+        with torch.enable_grad():
+            # The node that adds this parameter's gradient up; the reducer takes it over only after that.
+            accumulator = sentinel.view_as(sentinel).grad_fn.next_functions[0][0]
+        accumulator.register_prehook(functools.partial(self._own_gradient, replica))
+
+    def _own_gradient(self, replica: _Replica, gradients: tuple[Any, ...]) -> None:
+        self._clock.own_gradients_done()
+        module = replica.module()
+        replica.unsynced = module is not None and not module.require_backward_grad_sync
+        if not self._done and gradients and gradients[0] is not None:
+            self._guarded(self._look_at_gradient, gradients[0])
+
+    def _write_checksums(self) -> None:
+        """Of one parameter a time, in turn: replicas that are no longer equal show within some rounds."""
+        torch, step = self._torch, self._page.steps
+        for number, replica in enumerate(self._replicas):
+            module = replica.module()
+            if module is None or not replica.shared or getattr(module, "_comm_hooks", None):
+                continue
+            if replica.unsynced:
+                replica.shared = []  # steps between reductions: replicas differ by design
+                continue
+            name, reference = replica.shared[step // _CHECKSUM_EVERY % len(replica.shared)]
+            parameter = reference()
+            if parameter is None or not parameter.is_contiguous():
+                continue
+            with torch.no_grad():
+                value = parameter.detach().reshape(-1)[:_CHECKSUM_VALUES].abs().sum(dtype=torch.float32)
+            label = name if number == 0 else f"{name} of model {number}"
+            if value.is_cpu:
+                self._page.checksum(step, float(value), replica.group, label)
+            elif not torch.cuda.is_current_stream_capturing():
+                self._send(value, _LateChecksum(step, replica.group, label))
+
+    # Notes.
+
+    def _note_parameters(self, step: int, value: str, names: list[str], count: int, frames: Frames) -> None:
+        """What an optimizer keeps of the gradients tells whether they were bad before the parameters were."""
+        optimizers = parameters.alive(self._optimizers.values())
+        kept = next((name for each in optimizers if (name := parameters.bad_momentum(self._torch, each))), None)
+        if kept is None or step == 0:
+            self._note("parameter", step, value, names, count, frames=frames)
+        else:
+            detail = f"the optimizer's {kept} holds it too"
+            self._note("gradient", step - 1, value, names, count, detail=detail, frames=frames)
+
+    def _note_suspicion(self, suspicion: _Suspicion, names: list[str], count: int) -> None:
+        tensors = list(suspicion.tensors) or names
+        detail = suspicion.detail
+        if suspicion.tensors and names:
+            detail += f"; gradients that were not finite: {', '.join(names[:3])}"
+        self._note(
+            suspicion.kind,
+            suspicion.step,
+            suspicion.value,
+            tensors,
+            len(suspicion.tensors) or count,
+            local=True,
+            detail=detail,
+            frames=suspicion.frames,
+        )
+
+    def _note(
+        self,
+        kind: str,
+        step: int,
+        value: str,
+        names: list[str],
+        count: int,
+        *,
+        local: bool = False,
+        detail: str = "",
+        frames: Frames,
+    ) -> None:
+        self._done = True
+        self._page.non_finite(kind, step, value, names, count, local=local, detail=detail, frames=list(frames))
