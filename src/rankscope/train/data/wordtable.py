@@ -18,15 +18,15 @@ _Number = TypeVar("_Number", bound=np.generic)
 
 SHORT = 15
 _SLOTS = 1 << 19
-_MOST_WORDS = _SLOTS // 4
-_MOST_POOL = 1 << 21
+_MOST_WORDS = _SLOTS // 2
+_MOST_POOL = 1 << 22
 _SPREAD_LOW = np.uint64(0x9E3779B97F4A7C15)
 _SPREAD_HIGH = np.uint64(0xC2B2AE3D27D4EB4F)
 _SHIFT = np.uint64(64 - 19)
 
 
 class WordTable:
-    """Ids of pieces, `encode` being asked once for each new one. Takes about 40 MB at most, whatever is asked."""
+    """Ids of pieces, `encode` being asked once for each new one. Takes about 80 MB at most, whatever is asked."""
 
     def __init__(self, encode: Encode) -> None:
         self._encode = encode
