@@ -88,7 +88,7 @@ def test_abbreviations_that_torchrun_takes_mean_the_same() -> None:
 
 
 def test_our_options_can_be_abbreviated_too() -> None:
-    parsed = options.build_parser().parse_args(["--stall", "9", "--on", "report", "train.py"])
+    parsed = options.build_parser().parse_args(["--stall", "9", "--on-h", "report", "train.py"])
     assert parsed.stall_after == 9.0
     assert parsed.on_hang == "report"
 
