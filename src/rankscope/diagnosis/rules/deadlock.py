@@ -214,8 +214,28 @@ def _side_text(side: Side) -> str:
     return f"{views.ranks_text(side.ranks)} called {side.event.op}{size} at {at}{step}"
 
 
-def _place_text(divergence: Divergence) -> str:
-    return f"collective {divergence.seq} of {group_text(divergence.group)} is the first on which the ranks differ"
+def _place_text(divergence: Divergence, graph: WaitGraph) -> str:
+    text = f"collective {divergence.seq} of {group_text(divergence.group)} is the first on which the ranks differ"
+    rounds = _rounds(divergence, graph)
+    return text if rounds is None else f"{text}, {rounds}"
+
+
+def _rounds(divergence: Divergence, graph: WaitGraph) -> str | None:
+    """The iteration in which the ranks parted, where no optimizer step counts it: by how often a side had called."""
+    if any(side.event is not None and side.event.step > 0 for side in divergence.sides):
+        return None
+    for side in divergence.sides:
+        timeline = graph.states[side.ranks[0]].timeline
+        if side.event is None or not side.site or timeline is None or timeline.oldest(divergence.group) != 1:
+            continue
+        made = sum(
+            seq < divergence.seq and event.site[:1] == side.site[:1]
+            for seq, event in timeline.events[divergence.group].items()
+        )
+        if made:
+            at = views.place(views.where(side.site[0]))
+            return f"in iteration {made + 1} of {side.event.op} at {at}"
+    return None
 
 
 def _mismatched(divergence: Divergence, decided: Blame, graph: WaitGraph) -> Finding:
@@ -236,7 +256,7 @@ def _mismatched(divergence: Divergence, decided: Blame, graph: WaitGraph) -> Fin
         certainty="proven",
         culprits=culprits,
         summary=f"{'; '.join(_side_text(side) for side in divergence.sides)}: these never match",
-        because=(_place_text(divergence), *(_side_text(side) for side in divergence.sides), *decided.reasons),
+        because=(_place_text(divergence, graph), *(_side_text(side) for side in divergence.sides), *decided.reasons),
         fix=_MISMATCH_FIX,
         alternatives=(Alternative("collective-skipped", "possible", "one side may have left out a call before"),),
         references=("Lightning-AI/pytorch-lightning#7773", "pytorch/pytorch#68803"),
@@ -282,7 +302,7 @@ def _skipped(divergence: Divergence, decided: Blame, graph: WaitGraph) -> Findin
         certainty="proven",
         culprits=tuple(culprits),
         summary=summary,
-        because=(_place_text(divergence), *sides, *decided.reasons, now_text(graph)),
+        because=(_place_text(divergence, graph), *sides, *decided.reasons, now_text(graph)),
         fix=_SKIPPED_FIX,
         alternatives=(Alternative("collective-mismatch", "possible", "the calls at this place differ"),),
         references=("pytorch/pytorch#54059", "huggingface/accelerate#2690"),
