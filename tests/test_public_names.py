@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import rankscope
-from rankscope.status import relevant
+from rankscope.process_status import relevant
 
 
 def test_status_tells_variables_with_secrets_masked_and_imports_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,10 +14,10 @@ from rankscope.evidence.gpus import read_gpus
 from rankscope.evidence.model import Stage
 from rankscope.evidence.stages import StageReader, innermost
 from rankscope.launch.job import Job, RankProcess
+from rankscope.process_status import relevant
 from rankscope.report import stage_lines
 from rankscope.report.stage_lines import Position, Speaker
 from rankscope.report.status_lines import status_lines
-from rankscope.status import relevant
 
 Mode = Literal["auto", "on", "off"]
 
