@@ -193,6 +193,8 @@ def form_group(backend: str, store: Any, place: Place, log: _Log, timeout_s: flo
     from torch.distributed.distributed_c10d import PrefixStore
 
     log.debug(f"Attempting dist.init_process_group(backend='{backend}')...")
+    if place.launched:
+        store = open_store(place, timeout_s, serve=False)
     dist.init_process_group(
         backend,
         store=PrefixStore(f"group/{backend}", store),
