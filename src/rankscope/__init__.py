@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rankscope.marks import log_memory as log_memory
     from rankscope.marks import stage as stage
     from rankscope.marks import step as step
-    from rankscope.status import status as status
+    from rankscope.process_status import status as status
 
 __version__ = "0.1.0"
 
@@ -22,7 +22,7 @@ _HOMES = {
     "stage": "rankscope.marks",
     "step": "rankscope.marks",
     "log_memory": "rankscope.marks",
-    "status": "rankscope.status",
+    "status": "rankscope.process_status",
     "setup_distributed": "rankscope.distributed.setup",
 }
 

@@ -10,6 +10,8 @@ from typing import Any
 from rankscope.distributed.failures import NoRendezvous
 
 _POLL_S = 0.05
+_kept: list[Any] = []
+"""Rank 0 may serve the store itself: it must not end before the process does."""
 
 
 def everybody_says(store: Any, topic: str, rank: int, world_size: int, word: str, timeout_s: float) -> list[str]:
@@ -31,8 +33,11 @@ def everybody_says(store: Any, topic: str, rank: int, world_size: int, word: str
     return [store.get(key).decode() for key in keys]
 
 
-def open_store(place: Any, timeout_s: float) -> Any:
-    """The store that the ranks talk through. Raises NoRendezvous where rank 0 cannot be reached."""
+def open_store(place: Any, timeout_s: float, *, serve: bool = True) -> Any:
+    """A connection of its own to the store that the ranks talk through; a wait on one holds up no other.
+
+    Raises NoRendezvous where rank 0 cannot be reached.
+    """
     from torch._C._distributed_c10d import HashStore, PrefixStore, TCPStore
 
     if not place.launched:
@@ -42,7 +47,7 @@ def open_store(place: Any, timeout_s: float) -> Any:
             place.address,
             place.port,
             place.world_size,
-            is_master=place.rank == 0 and not place.store_is_served,
+            is_master=serve and place.rank == 0 and not place.store_is_served,
             timeout=timedelta(seconds=timeout_s),
             wait_for_workers=False,
         )
@@ -53,6 +58,7 @@ def open_store(place: Any, timeout_s: float) -> Any:
             "is rank 0 started, and is the port open between the machines?"
         ) from error
     # A restarted job finds its launcher's store as the last attempt left it.
+    _kept.append(store)
     return PrefixStore(f"rankscope/{_attempt()}", store)
 
 

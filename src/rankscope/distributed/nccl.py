@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -40,37 +42,61 @@ def _alone(device: Any) -> None:
     group.shutdown()
 
 
-def first_collective(device: Any, rank: int, world_size: int, timeout_s: float, gave_up: Any) -> str | None:
-    """Sums the ranks' numbers over the default group. Returns what went wrong; None where the sum is right.
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What kept a group from proving itself."""
 
-    `gave_up()` is asked meanwhile: it tells whether another rank has failed, for which this one must not wait on.
+    made: bool
+    """The group was made; its first collective is what failed."""
+    text: str
+
+
+def prove_group(
+    form: Callable[[], None],
+    device: Any,
+    rank: int,
+    world_size: int,
+    timeout_s: float,
+    *,
+    gave_up: Callable[[], str | None] = lambda: None,
+    on_error: Callable[[], None] = lambda: None,
+) -> Problem | None:
+    """Makes the default group with `form` and sums the ranks' numbers over it; None where the sum is right.
+
+    `gave_up` is asked meanwhile: it tells whether another rank has failed, for which this one must not wait on.
+    `on_error` is called while an error is being handled.
     """
-    import torch
-    import torch.distributed as dist
-
+    made = threading.Event()
     outcome: list[str | None] = []
 
     def attempt() -> None:
+        import torch
+        import torch.distributed as dist
+
         try:
+            form()
+            made.set()
             number = torch.tensor([float(rank + 1)], device=device)
-            work = dist.all_reduce(number, async_op=True)
-            work.wait(timedelta(seconds=timeout_s))
+            dist.all_reduce(number, async_op=True).wait(timedelta(seconds=timeout_s))
             expected = world_size * (world_size + 1) / 2
             got = number.item()
             outcome.append(None if got == expected else f"the sum is {got:g}, not {expected:g}")
         except (RuntimeError, OSError, ValueError) as error:
+            on_error()
             outcome.append(str(error).splitlines()[0] if str(error) else type(error).__name__)
 
-    # In a thread, because setting up NCCL's connections cannot be interrupted from within.
+    # In a thread, because neither making a group nor connecting it can be interrupted from within.
     thread = threading.Thread(target=attempt, name="first-collective", daemon=True)
     thread.start()
     deadline = time.monotonic() + timeout_s
     while thread.is_alive() and time.monotonic() < deadline:
         thread.join(_POLL_S)
-        other = gave_up()
-        if thread.is_alive() and other is not None:
-            return str(other)
-    return outcome[0] if outcome else f"no answer within {timeout_s:g} s"
+        other = gave_up() if thread.is_alive() else None
+        if other is not None:
+            return Problem(made.is_set(), other)
+    if not outcome:
+        return Problem(made.is_set(), f"no answer within {timeout_s:g} s")
+    return None if outcome[0] is None else Problem(made.is_set(), outcome[0])
 
 
 def abandon_group() -> None:
@@ -79,6 +105,9 @@ def abandon_group() -> None:
     from torch.distributed import distributed_c10d as c10d
 
     if not dist.is_initialized():
+        # Names of groups are counted; ranks that came further than others must count from the same number again.
+        world: Any = c10d._world
+        world.group_count = 0
         return
     abort = getattr(c10d, "_abort_process_group", None)
     if abort is not None and dist.get_backend() == "nccl":

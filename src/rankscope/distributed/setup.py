@@ -139,25 +139,24 @@ def _agree(store: Any, place: Place, wanted: str, log: _Log, timeout_s: float) -
 
 def _try_nccl(store: Any, place: Place, device: Any, log: _Log, timeout_s: float) -> str | None:
     """A group over NCCL that has proved itself on all ranks; otherwise why not, after it was taken down on all."""
-    problem: str | None = None
-    try:
-        form_group("nccl", store, place, log, timeout_s)
-    except (RuntimeError, OSError, ValueError) as error:
-        problem = f"init_process_group: {str(error).splitlines()[0]}"
-        log.error(f"dist.init_process_group(backend='nccl') failed: {error}")
-        log.failure()
-    if problem is None:
-        failed = f"nccl failed/{place.rank}"
+    others = [f"nccl failed/{other}" for other in range(place.world_size) if other != place.rank]
 
-        def gave_up() -> str | None:
-            for other in range(place.world_size):
-                key = f"nccl failed/{other}"
-                if key != failed and store.check([key]):
-                    return f"rank {other} has given up"
-            return None
+    def gave_up() -> str | None:
+        failed = next((key for key in others if store.check([key])), None)
+        return None if failed is None else f"rank {failed.partition('/')[2]} has given up"
 
-        problem = nccl.first_collective(device, place.rank, place.world_size, timeout_s, gave_up)
+    found = nccl.prove_group(
+        lambda: form_group("nccl", store, place, log, timeout_s),
+        device,
+        place.rank,
+        place.world_size,
+        timeout_s,
+        gave_up=gave_up,
+        on_error=log.failure,
+    )
+    problem = None if found is None else found.text
     if problem is not None:
+        log.error(f"dist.init_process_group(backend='nccl') failed: {problem}")
         store.set(f"nccl failed/{place.rank}", problem)
     words = everybody_says(store, "nccl", place.rank, place.world_size, problem or OK, timeout_s)
     # The first that failed by itself; those that gave up because of it say so.
@@ -173,13 +172,18 @@ def _try_nccl(store: Any, place: Place, device: Any, log: _Log, timeout_s: float
 def _use_gloo(store: Any, place: Place, log: _Log, timeout_s: float) -> None:
     import torch
 
-    try:
-        form_group("gloo", store, place, log, timeout_s)
-    except (RuntimeError, OSError, ValueError) as error:
-        raise NoGroup(f"dist.init_process_group(backend='gloo') failed: {str(error).splitlines()[0]}") from error
-    problem = nccl.first_collective(torch.device("cpu"), place.rank, place.world_size, timeout_s, lambda: None)
+    problem = nccl.prove_group(
+        lambda: form_group("gloo", store, place, log, timeout_s),
+        torch.device("cpu"),
+        place.rank,
+        place.world_size,
+        timeout_s,
+        on_error=log.failure,
+    )
+    if problem is not None and problem.made:
+        raise NoProof(f"the first all-reduce failed: {problem.text}")
     if problem is not None:
-        raise NoProof(f"the first all-reduce failed: {problem}")
+        raise NoGroup(f"dist.init_process_group(backend='gloo') failed: {problem.text}")
     log.debug("First all-reduce: the sum is right")
 
 
@@ -189,6 +193,8 @@ def form_group(backend: str, store: Any, place: Place, log: _Log, timeout_s: flo
     from torch.distributed.distributed_c10d import PrefixStore
 
     log.debug(f"Attempting dist.init_process_group(backend='{backend}')...")
+    if place.launched:
+        store = open_store(place, timeout_s, serve=False)
     dist.init_process_group(
         backend,
         store=PrefixStore(f"group/{backend}", store),

@@ -14,10 +14,10 @@ from rankscope.evidence.gpus import read_gpus
 from rankscope.evidence.model import Stage
 from rankscope.evidence.stages import StageReader, innermost
 from rankscope.launch.job import Job, RankProcess
+from rankscope.process_status import relevant
 from rankscope.report import stage_lines
 from rankscope.report.stage_lines import Position, Speaker
 from rankscope.report.status_lines import status_lines
-from rankscope.status import relevant
 
 Mode = Literal["auto", "on", "off"]
 
@@ -143,6 +143,9 @@ class StageTeller:
         lines: list[tuple[float, int, str]] = []
         if news.missed:
             lines.append((now, 0, stage_lines.missed_line(news.missed, track.speaker, now)))
+        for stage in (*news.begun, *news.ended):
+            if stage.kind == "first step" and stage.number:
+                track.first_step_at = stage.left_at
         for stage in news.begun:
             if stage.announced and self._worth_announcing(track, stage):
                 lines.append((stage.entered_at, 2 * stage.index, stage_lines.begun_line(stage, track.speaker)))
@@ -184,8 +187,6 @@ class StageTeller:
         track.longest[stage.label] = max(seconds, track.longest.get(stage.label, 0.0))
         if stage.number:
             track.last_words = stage_lines.stage_words(stage)
-        if stage.kind == "first step" and not stage.failed:
-            track.first_step_at = stage.left_at
 
     def _still(self, track: _Track, now: float) -> list[tuple[float, int, str]]:
         """After the first step nothing is announced: a long one is told once it is long."""

@@ -19,7 +19,7 @@ def remember() -> None:
 
 def tell_changes(book: StageBook, frame: FrameType | None) -> None:
     """One mark with the variables and the group state that are not what they were; none where nothing changed."""
-    from rankscope.status import NAMES, PREFIXES, relevant, status
+    from rankscope.process_status import NAMES, PREFIXES, relevant, status
 
     now = {name: value for name, value in os.environ.items() if name in NAMES or name.startswith(PREFIXES)}
     changed = {name: value for name, value in now.items() if _before.get(name) != value}
