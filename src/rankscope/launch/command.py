@@ -18,11 +18,12 @@ from rankscope.diagnosis.codec import verdict_to_json
 from rankscope.diagnosis.verdict import Culprit, Verdict
 from rankscope.errors import UsageError
 from rankscope.launch import beforehand, comm_debug, environment, folder, limits, options, program
+from rankscope.launch.exit_code import own_exit_code
 from rankscope.launch.job import Job
 from rankscope.launch.output import OutputPump
 from rankscope.launch.sinks import LogFile
 from rankscope.launch.stage_teller import StageTeller
-from rankscope.launch.supervisor import Supervisor, own_exit_code
+from rankscope.launch.supervisor import Supervisor
 from rankscope.report import live, terminal
 
 

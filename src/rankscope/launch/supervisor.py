@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import threading
 import time
@@ -13,14 +12,15 @@ from pathlib import Path
 from typing import Literal
 
 from rankscope.diagnosis.codec import verdict_to_json
-from rankscope.diagnosis.diagnose import diagnose, exit_codes
+from rankscope.diagnosis.diagnose import diagnose
 from rankscope.diagnosis.stragglers import sentence
-from rankscope.diagnosis.verdict import Alternative, Straggler, Verdict
+from rankscope.diagnosis.verdict import Straggler, Verdict
 from rankscope.errors import EvidenceError
 from rankscope.evidence.model import Evidence
 from rankscope.evidence.pages import Heartbeat, read_heartbeat
 from rankscope.evidence.store import save_evidence
 from rankscope.launch.job import Job
+from rankscope.launch.last_verdicts import good, interruption, undiagnosed
 from rankscope.launch.pace import Pace
 from rankscope.launch.process_tree import kill_descendants
 from rankscope.launch.replicas import replicas_differ
@@ -126,7 +126,7 @@ class Supervisor:
             evidence = nodes.gather_alone(trigger)
         verdict = diagnose(evidence)
         if trigger == "interrupt":
-            verdict = _interruption(verdict, evidence, self.interrupted_by)
+            verdict = interruption(verdict, evidence, self.interrupted_by)
         self._keep(verdict, evidence)
         if nodes is not None:
             nodes.rule(verdict, stop=True, hang=False)
@@ -270,9 +270,9 @@ class Supervisor:
         if verdict is not None and job.nodes is not None:
             codes = {**verdict.exit_codes, **codes}
         if job.finished_well() and not self.stopped_for_hang and self.interrupted_by is None and not ruled:
-            verdict = bad or _good(job)
+            verdict = bad or good(job)
         elif verdict is None:
-            verdict = _good(job) if job.finished_well() else _undiagnosed(job)
+            verdict = good(job) if job.finished_well() else undiagnosed(job)
         notes = [f"attempt {attempt} had ended: {past.headline}" for attempt, past in sorted(earlier.items())]
         if bad is not None and verdict.cause != bad.cause:
             notes.append(f"before that, {bad.headline}")
@@ -340,102 +340,7 @@ def _times(number: int) -> str:
     return "once" if number == 1 else f"{number} times"
 
 
-def _interruption(verdict: Verdict, evidence: Evidence, number: int | None) -> Verdict:
-    """A person or the scheduler stopped the job. What it was stuck in, if it was, is kept as the alternative."""
-    by = signal.Signals(number).name if number is not None else "a signal"
-    seen = "" if verdict.cause is None else f" At that moment {verdict.headline}"
-    alternatives = () if verdict.cause is None else (Alternative(verdict.cause, verdict.certainty, verdict.headline),)
-    return replace(
-        verdict,
-        outcome="interrupted",
-        cause=None,
-        culprits=(),
-        headline=f"the job was stopped by {by}.{seen}",
-        alternatives=alternatives,
-        exit_codes=exit_codes(evidence),
-    )
-
-
-def _good(job: Job) -> Verdict:
-    return Verdict(
-        schema=1,
-        outcome="ok",
-        cause=None,
-        certainty="proven",
-        culprits=(),
-        victims=(),
-        headline=f"all {job.world_size} ranks ended well.",
-        because=(),
-        fix=(),
-        world_size=job.world_size,
-    )
-
-
-def _undiagnosed(job: Job) -> Verdict:
-    """The job ended badly and no evidence could be read: what the exit codes say, and no more."""
-    failed = sorted(job.failed(), key=lambda process: process.exit.at if process.exit is not None else 0.0)
-    first = failed[0] if failed else None
-    code = first.exit.code if first is not None and first.exit is not None else None
-    return Verdict(
-        schema=1,
-        outcome="crash",
-        cause="exit-code",
-        certainty="possible",
-        culprits=(),
-        victims=(),
-        headline=f"rank {first.rank} ended first, with code {code}."
-        if first is not None
-        else "the ranks were stopped.",
-        because=("the evidence could not be read; only exit codes are known",),
-        fix=("look at the output of that rank in the run's folder",),
-        world_size=job.world_size,
-    )
-
-
 def _replace(path: Path, data: bytes) -> None:
     temporary = path.with_name(path.name + ".new")
     temporary.write_bytes(data)
     temporary.replace(path)
-
-
-def own_exit_code(
-    job: Job,
-    verdict: Verdict,
-    *,
-    stopped_for_hang: bool,
-    interrupted_by: int | None,
-    stopped_for_nan: bool = False,
-) -> int:
-    """The exit code of the run: the culprit's own wherever it has one."""
-    if job.finished_well() and (job.nodes is None or verdict.outcome == "ok"):
-        return 0
-    if stopped_for_hang:
-        return 75
-    if stopped_for_nan:
-        return 76
-    if interrupted_by is not None and verdict.outcome == "interrupted":
-        return 128 + interrupted_by
-    guilty = {culprit.rank for culprit in verdict.culprits}
-    here = {process.rank for process in job.ranks}
-    elsewhere = sorted(rank for rank in verdict.exit_codes if rank in guilty and rank not in here)
-    for rank in elsewhere:
-        # This node's ranks only failed with it, or were stopped because of it.
-        code = verdict.exit_codes[rank] or 0
-        if code:
-            return code if code > 0 else 128 - code
-    failed = sorted(
-        job.failed(), key=lambda process: (process.rank not in guilty, process.exit.at if process.exit else 0)
-    )
-    for process in failed:
-        code = process.exit.code if process.exit is not None else 0
-        if code:
-            return code if code > 0 else 128 - code
-    for rank in sorted(set(verdict.exit_codes) - here):
-        # Victims on other nodes, where the culprit left with 0 or is lost.
-        code = verdict.exit_codes[rank] or 0
-        if code:
-            return code if code > 0 else 128 - code
-    if job.nodes is not None:
-        return 137 if verdict.cause == "killed" else 75
-    print("rankscope: no rank ended with a code of its own", file=sys.stderr)
-    return 1

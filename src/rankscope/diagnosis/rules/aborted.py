@@ -6,8 +6,9 @@ import signal
 from dataclasses import replace
 
 from rankscope.diagnosis import views
+from rankscope.diagnosis.blame import blame
 from rankscope.diagnosis.code import CodeReader
-from rankscope.diagnosis.divergence import Divergence, Side, blame, find_divergence
+from rankscope.diagnosis.divergence import Divergence, Side, find_divergence
 from rankscope.diagnosis.finding import Finding
 from rankscope.diagnosis.rules.deaths import signal_of
 from rankscope.diagnosis.rules.endings import Endings

@@ -6,8 +6,9 @@ from collections import Counter
 from dataclasses import replace
 
 from rankscope.diagnosis import views
+from rankscope.diagnosis.blame import Blame, blame
 from rankscope.diagnosis.code import CodeReader
-from rankscope.diagnosis.divergence import Blame, Divergence, Side, blame, find_divergence
+from rankscope.diagnosis.divergence import Divergence, Side, find_divergence
 from rankscope.diagnosis.finding import Finding
 from rankscope.diagnosis.rules.messages_crossed import message_missing, messages_crossed
 from rankscope.diagnosis.rules.uneven import short_of_data

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rankscope.diagnosis import views
+from rankscope.diagnosis.blame import blame
 from rankscope.diagnosis.code import CodeReader
-from rankscope.diagnosis.divergence import Side, blame, find_divergence
+from rankscope.diagnosis.divergence import Side, find_divergence
 from rankscope.diagnosis.finding import Finding
 from rankscope.diagnosis.rules.waiting_words import call_text, group_text
 from rankscope.diagnosis.verdict import Alternative, Culprit, Where

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from rankscope.diagnosis import views
+from rankscope.diagnosis.blame import blame
 from rankscope.diagnosis.code import CodeReader
-from rankscope.diagnosis.divergence import Divergence, Side, blame
+from rankscope.diagnosis.divergence import Divergence, Side
 from rankscope.diagnosis.finding import Finding
 from rankscope.diagnosis.rules.waiting_words import waiting_culprit
 from rankscope.diagnosis.timeline import POINT_TO_POINT, SET_UP

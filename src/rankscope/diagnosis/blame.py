@@ -1,0 +1,158 @@
+"""Which side of a divergence took the wrong way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rankscope.diagnosis import views
+from rankscope.diagnosis.code import CodeReader
+from rankscope.diagnosis.divergence import Divergence, Side, event_of, site_key
+from rankscope.diagnosis.timeline import Event
+from rankscope.diagnosis.waits import State
+
+_ON_RANK = 10.0
+"""The call is reserved for some ranks, or some ranks return before it: the source says who."""
+_MINORITY = 4.0
+_WAY_PAST = 3.0
+"""A condition on data lets a rank skip the call, as `if not valid: continue` does."""
+_CONDITION = 1.5
+"""The call depends on a condition on data: that alone does not say which side was right."""
+_NOVEL = 1.0
+"""No rank had ever gone from the call before to this one."""
+_HABITUAL = 3.0
+"""The same, while the other side did what had been done many times."""
+_HABIT = 5
+_DECISIVE = 2.0
+"""By how much the weightier side must lead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blame:
+    ranks: tuple[int, ...]
+    """Empty where the evidence does not tell the sides apart."""
+    extra: bool
+    """They made a call that the others did not make; otherwise they passed by one."""
+    reserved: bool
+    """A condition on the rank in the source decided it."""
+    reasons: tuple[str, ...]
+
+
+def blame(divergence: Divergence, states: dict[int, State], code: CodeReader) -> Blame:
+    """Which side took the wrong way: by the branch its call stands under, then by number, then by habit."""
+    sides = divergence.sides
+    scores: dict[int, float] = {}
+    reasons: dict[int, list[str]] = {}
+    extra: dict[int, bool] = {}
+    for index in range(len(sides)):
+        scores[index], reasons[index], extra[index] = _score(index, divergence, states, code)
+    best = max(scores.values())
+    leaders = [index for index, score in scores.items() if best - score < _DECISIVE]
+    most = len(sides[0].ranks)
+    if len(leaders) > 1 and (0 in leaders or 2 * most <= sum(len(side.ranks) for side in sides)):
+        return Blame(ranks=(), extra=False, reserved=False, reasons=())
+    # Sides of equal weight are ranks that left the common way and were then parted by something else.
+    return Blame(
+        ranks=tuple(sorted(rank for index in leaders for rank in sides[index].ranks)),
+        extra=all(extra[index] for index in leaders),
+        reserved=all(scores[index] >= _ON_RANK for index in leaders),
+        reasons=tuple(reason for index in leaders for reason in reasons[index]),
+    )
+
+
+def _score(
+    index: int, divergence: Divergence, states: dict[int, State], code: CodeReader
+) -> tuple[float, list[str], bool]:
+    """How much speaks for this side being the wrong one; whether it is for a call it made or for one it passed by."""
+    side = divergence.sides[index]
+    others = [other for number, other in enumerate(divergence.sides) if number != index]
+    own, own_reasons = _for_the_call(side, others, code)
+    if own <= _CONDITION and _times_made(side, divergence, states):
+        own, own_reasons = 0.0, []  # the condition had let ranks make this very call before
+    passed, passed_reasons = _for_passing_by(others, code)
+    score, reasons, extra = (own, own_reasons, True) if own >= passed else (passed, passed_reasons, False)
+    total = sum(len(each.ranks) for each in divergence.sides)
+    if 2 * max(len(other.ranks) for other in others) > total:
+        score += _MINORITY
+        reasons = [*reasons, f"{views.ranks_text(side.ranks)} left the way that the other ranks of the group took"]
+    if all(each.event is not None for each in divergence.sides) and not _times_made(side, divergence, states):
+        habit = max(_times_made(other, divergence, states) for other in others)
+        if habit >= _HABIT:
+            text = f"the way of {views.ranks_text(side.ranks)} was new; the other had been taken {habit} times before"
+            reasons = [*reasons, text]
+        score += _HABITUAL if habit >= _HABIT else _NOVEL if habit else 0.0
+    return score, reasons, extra and bool(own or not passed)
+
+
+def _for_the_call(side: Side, others: list[Side], code: CodeReader) -> tuple[float, list[str]]:
+    found = code.guard(side.site) if side.site else None
+    if found is None:
+        return 0, []
+    frame, branch = found
+    if not branch.on_rank and any(_earlier(other.event, side.event) for other in others):
+        return 0, []  # the ways had parted before this condition
+    shared = any(
+        frame.file == other.file
+        and code.around(other).function == code.around(frame).function
+        and any(guard.node == branch.node and guard.side == branch.side for guard in code.around(other).guards)
+        for side_ in others
+        for other in side_.site
+    )
+    if shared:
+        return 0, []
+    text = f"the call stands under `if {branch.test}` ({frame.file.rsplit('/', 1)[-1]}:{branch.line})"
+    if branch.side == "orelse":
+        text = (
+            f"the call stands in the else branch of `if {branch.test}` ({frame.file.rsplit('/', 1)[-1]}:{branch.line})"
+        )
+    return (_ON_RANK if branch.on_rank else _CONDITION), [text]
+
+
+def _earlier(one: Event | None, other: Event | None) -> bool:
+    """By steps, then by lines from the outermost function inwards."""
+    if one is None or other is None or one.step < 0 or other.step < 0:
+        return False
+    first, second = ([frame.line for frame in reversed(event.site)] for event in (one, other))
+    return (one.step, first) < (other.step, second)
+
+
+def _for_passing_by(others: list[Side], code: CodeReader) -> tuple[float, list[str]]:
+    best: tuple[float, list[str]] = (0, [])
+    for other in others:
+        found = code.way_past(other.site) if other.event is not None else None
+        if found is None:
+            continue
+        frame, branch = found
+        weight = _ON_RANK if branch.on_rank else _WAY_PAST
+        # A call that is itself reserved for some ranks is no call the others should have made.
+        guarded = code.guard(other.site)
+        if guarded is not None and guarded[1].on_rank:
+            weight = 0.0
+        if weight > best[0]:
+            name = frame.file.rsplit("/", 1)[-1]
+            best = (
+                weight,
+                [f"`if {branch.test}: {branch.side}` ({name}:{branch.line}) leads past {name}:{frame.line}"],
+            )
+    return best
+
+
+def _times_made(side: Side, divergence: Divergence, states: dict[int, State]) -> int:
+    """How often the step from the call before to this one had been made, by any rank."""
+    if side.event is None:
+        return 0
+    group, seq = divergence.group, divergence.seq
+    before, here = site_key(event_of(states[side.ranks[0]], group, seq - 1)), site_key(side.event)
+    made = 0
+    # Many ranks share their places: each is compared once.
+    is_here: dict[int, bool] = {}
+    for state in states.values():
+        events = state.timeline.events.get(group, {}) if state.timeline is not None else {}
+        for number in range(max(min(events, default=seq), seq - 400), seq):
+            event = events.get(number)
+            if event is None:
+                continue
+            if id(event.site) not in is_here:
+                is_here[id(event.site)] = site_key(event) == here
+            if is_here[id(event.site)] and number - 1 in events:
+                made += site_key(events[number - 1]) == before
+    return made

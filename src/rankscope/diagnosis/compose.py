@@ -1,0 +1,100 @@
+"""A finding becomes the verdict on a job: victims, times, exit codes and the sentence that a person reads first."""
+
+from __future__ import annotations
+
+from rankscope.diagnosis import views
+from rankscope.diagnosis.finding import Finding
+from rankscope.diagnosis.rules.endings import Endings
+from rankscope.diagnosis.verdict import Verdict
+from rankscope.diagnosis.waits import WaitGraph
+from rankscope.evidence.model import Evidence
+
+
+def compose(finding: Finding, evidence: Evidence, graph: WaitGraph, endings: Endings) -> Verdict:
+    guilty = {culprit.rank for culprit in finding.culprits}
+    victims = tuple(sorted((set(graph.waiting()) | set(endings.victims)) - guilty))
+    victims = tuple(rank for rank in victims if graph.states[rank].seen is not None)
+    if finding.victims is not None:
+        victims = finding.victims
+    headline = finding.summary
+    if victims and finding.culprits and finding.victims is None:
+        them = "it" if len(finding.culprits) == 1 else "them"
+        verb = (
+            f"failed with {them}"
+            if finding.outcome == "crash" and endings.victims
+            else f"{views.verb(victims, 'wait')} for {them}"
+        )
+        headline = f"{headline}; {views.ranks_text(victims)} {verb}"
+    return Verdict(
+        schema=1,
+        outcome=finding.outcome,
+        cause=finding.cause,
+        certainty=finding.certainty,
+        culprits=finding.culprits,
+        victims=victims,
+        headline=headline + ".",
+        because=tuple(dict.fromkeys((*finding.because, *_hosts(finding, evidence)))),
+        fix=finding.fix,
+        alternatives=finding.alternatives,
+        detected_after_s=_since(finding, evidence),
+        world_size=evidence.world_size,
+        started_at=evidence.started_at,
+        ended_at=evidence.collected_at,
+        exit_codes=exit_codes(evidence),
+        references=finding.references,
+        next=finding.next,
+    )
+
+
+def _hosts(finding: Finding, evidence: Evidence) -> tuple[str, ...]:
+    """Where the culprits run, said only where there is more than one machine."""
+    if len(evidence.nodes) < 2:
+        return ()
+    by_host: dict[str, list[int]] = {}
+    for culprit in finding.culprits:
+        if culprit.rank is not None and culprit.host is not None:
+            by_host.setdefault(culprit.host, []).append(culprit.rank)
+    return tuple(f"{views.ranks_text(ranks)} {views.verb(ranks, 'run')} on {host}" for host, ranks in by_host.items())
+
+
+def _since(finding: Finding, evidence: Evidence) -> float | None:
+    """From the last progress of the culprits (of anybody, where there is none) to the collection."""
+    if finding.since is not None:
+        return max(0.0, evidence.collected_at - finding.since)
+    guilty = {culprit.rank for culprit in finding.culprits}
+    times: list[float] = []
+    if evidence.trigger.startswith("files"):
+        return None  # a file may be read long after the fact
+    for seen in evidence.ranks:
+        if guilty and seen.rank not in guilty:
+            continue
+        if seen.exit is not None:
+            times.append(seen.exit.at)
+        elif seen.progress is not None:
+            times.append(seen.progress.changed_at)
+    if not times:
+        # Of a lost node only its last word is known.
+        return max((node.silent_for_s for node in evidence.nodes if node.silent_for_s is not None), default=None)
+    return max(0.0, evidence.collected_at - max(times))
+
+
+def exit_codes(evidence: Evidence) -> dict[int, int | None]:
+    return {seen.rank: seen.exit.code if seen.exit is not None else None for seen in evidence.ranks}
+
+
+def fine(evidence: Evidence) -> Verdict:
+    return Verdict(
+        schema=1,
+        outcome="ok",
+        cause=None,
+        certainty="proven",
+        culprits=(),
+        victims=(),
+        headline=f"all {evidence.world_size} ranks are well.",
+        because=(),
+        fix=(),
+        world_size=evidence.world_size,
+        started_at=evidence.started_at,
+        ended_at=evidence.collected_at,
+        exit_codes=exit_codes(evidence),
+    )
