@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import factories as make
@@ -257,6 +258,18 @@ def test_a_lock_file_that_is_polled_is_a_lock_though_its_line_changes() -> None:
     finding = explain(still(stacks=stacks, processes=make.process("clock_nanosleep"), error_tail=tail))
     assert finding.cause == "lock-wait"
     assert "/cache/torch_extensions/lock" in finding.culprits[0].doing
+
+
+def test_who_waits_for_a_thread_that_has_died_hears_of_its_exception() -> None:
+    main = make.stack("train.py", 27, "next_batch", [make.lib("threading.py", "wait"), make.lib("queue.py", "get")])
+    error = replace(
+        make.raised("ZeroDivisionError", "", make.frame("train.py", 21, "augment"), source="output"), thread="Thread-1"
+    )
+    finding = explain(still(main, processes=make.process("futex"), exceptions=error))
+    assert finding.cause == "lock-wait"
+    assert "thread Thread-1 has ended with ZeroDivisionError at augment (train.py:21)" in finding.because
+    assert finding.fix[0].startswith("let the thread hand its exception over")
+    assert finding.alternatives[0].cause == "exception"
 
 
 def test_a_lock_of_the_process_is_told_by_library_frames_or_by_the_line() -> None:

@@ -287,6 +287,10 @@ def _finish(
             stack_samples.append(answer[1])
     if known.exit is not None and known.exit.code != 0 and not exceptions:
         exceptions += tracebacks.find_tracebacks(known.error_tail)
+    if known.exit is None:
+        # Of a rank that lives on, only what ended one of its other threads is news; the main thread goes on.
+        printed = tracebacks.find_tracebacks(known.error_tail)
+        exceptions += [error for error in printed if error.thread != "MainThread"]
     return RankEvidence(
         rank=known.rank,
         local_rank=known.local_rank,

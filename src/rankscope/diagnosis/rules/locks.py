@@ -16,7 +16,7 @@ from rankscope.diagnosis.views import (
     python_frames,
     where,
 )
-from rankscope.evidence.model import Evidence, FileLock, Frame, ProcessSample, RankEvidence
+from rankscope.evidence.model import Evidence, FileLock, Frame, ProcessSample, RaisedException, RankEvidence
 
 _TAKES = frozenset({"acquire", "__enter__", "wait", "wait_for", "_acquire", "_acquire_restore"})
 _LOCK_MODULES = ("threading.py", "multiprocessing/synchronize.py")
@@ -145,18 +145,30 @@ def _process_lock(rank: RankEvidence) -> Stand:
         for each in threads
     ]
     holders = f" ({others[0]})" if len(others) == 1 else ""
+    died = [_death(error) for error in rank.exceptions if error.source == "output" and error.thread != "MainThread"]
+    advice = ("let the thread hand its exception over to whoever waits for it: put it into the queue, or use a future",)
     return Stand(
         cause="lock-wait",
         at=current_where(rank),
-        doing=f"waiting for a lock or a signal of another thread{holders}",
-        because=("the main thread waits for a lock inside its own process", *others, *movement(rank)),
+        doing=f"waiting for a lock or a signal of another thread{f', while {died[-1]}' if died else holders}",
+        because=("the main thread waits for a lock inside its own process", *died, *others, *movement(rank)),
         fix=(
+            *(advice if died else ()),
             "see that every path out of the locked part releases the lock (`with lock:`), and that all "
             "threads take locks in one order",
             "do not hold a lock across a collective, or across fork: the child inherits it without its holder",
             "wait with a time limit",
         ),
         alternatives=(
-            Alternative("blocked-call", "possible", "the thread that should release it may be blocked outside"),
+            Alternative("exception", "likely", died[-1])
+            if died
+            else Alternative("blocked-call", "possible", "the thread that should release it may be blocked outside"),
         ),
     )
+
+
+def _death(error: RaisedException) -> str:
+    """Of a thread that nobody hears of any more."""
+    at = innermost_user_frame(error.frames)
+    seen = f" at {place(where(at))}" if at is not None else ""
+    return f"thread {error.thread} has ended with {error.type}{seen}"
