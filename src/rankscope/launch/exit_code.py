@@ -47,5 +47,7 @@ def own_exit_code(
             return code if code > 0 else 128 - code
     if job.nodes is not None:
         return 137 if verdict.cause == "killed" else 75
+    if interrupted_by is not None:
+        return 128 + interrupted_by  # it was stuck, and somebody had enough of it
     print("rankscope: no rank ended with a code of its own", file=sys.stderr)
     return 1

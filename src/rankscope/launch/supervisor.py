@@ -242,9 +242,8 @@ class Supervisor:
         os._exit(code)
 
     def _notice(self, verdict: Verdict) -> None:
-        text = live.noticed(verdict)
-        self._notes.append(text)
-        live.say(text)
+        self._notes.append(verdict.headline)
+        live.say(live.noticed(verdict))
 
     def _slow(self, stragglers: tuple[Straggler, ...], ranks: list[int]) -> None:
         """From the watcher: the job goes on, and could go on faster."""
@@ -289,7 +288,12 @@ class Supervisor:
             ended_at=time.time(),
             started_at=job.started_at,
             world_size=job.world_size,
-            notes=(*notes, *dict.fromkeys(self._notes), *job.problems, *job.pump.problems),
+            notes=(
+                *notes,
+                *(note for note in dict.fromkeys(self._notes) if note != verdict.headline),
+                *job.problems,
+                *job.pump.problems,
+            ),
         )
 
     def _heartbeats(self) -> dict[int, Heartbeat]:

@@ -41,4 +41,4 @@ def slowed(sentence: str) -> str:
 
 def noticed(verdict: Verdict) -> str:
     """Something slow or still that may well be meant: told once, never acted on."""
-    return plain(f"note: {verdict.headline} Nothing is wrong so far; the job is watched.")
+    return plain(f"note: {verdict.headline} This may be meant; the job is watched.")
