@@ -231,3 +231,30 @@ def test_page_that_cannot_be_written_never_fails_the_call(
     assert wrapped(Tensor()).startswith("sum of")
     assert not recorder.enabled
     assert any("mmap closed" in error for error in errors(page))
+
+
+def test_all_who_listen_to_a_call_are_told_and_each_may_leave(page: Page) -> None:
+    calls, told = CallRecorder(page), []
+
+    def first(_args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
+        told.append("first")
+
+    def then(failed: bool) -> None:
+        told.append(f"first, failed: {failed}")
+
+    calls.before("backward", first)
+    calls.after("backward", then)
+    calls.before("backward", lambda _args, _kwargs: told.append("second"))
+    calls.after("backward", lambda failed: told.append(f"second, failed: {failed}"))
+    call = calls.wrap_plain(lambda: None, "backward")
+    call()
+    calls.forget("backward", first, then)
+    call()
+    assert told == [
+        "first",
+        "second",
+        "first, failed: False",
+        "second, failed: False",
+        "second",
+        "second, failed: False",
+    ]

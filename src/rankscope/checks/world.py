@@ -164,10 +164,13 @@ def join(place: Place, limit_s: float, purpose: str) -> World:
 
 
 def wait_for(store: Any, keys: list[str], deadline: float) -> list[str]:
-    """The keys that are still missing at the deadline."""
+    """The keys that are still missing at the deadline, or when the rank that serves the store gives up before us."""
     missing = list(keys)
     while missing:
-        missing = [key for key in missing if not store.check([key])]
+        try:
+            missing = [key for key in missing if not store.check([key])]
+        except RuntimeError:  # all errors of torch's stores are
+            return missing
         if not missing or time.monotonic() > deadline:
             break
         time.sleep(_POLL_S)

@@ -46,29 +46,24 @@ class CallRecorder:
         self._depth: dict[int, int] = {}
         self._sequence: dict[str, int] = {}
         self._dtypes: dict[Any, int] = {}
-        self._before: dict[str, Callable[[tuple[Any, ...], dict[str, Any]], None]] = {}
-        self._after: dict[str, Callable[[], None]] = {}
+        self._before: dict[str, tuple[Callable[[tuple[Any, ...], dict[str, Any]], None], ...]] = {}
+        self._after: dict[str, tuple[Callable[[bool], None], ...]] = {}
         self.on_left: Callable[[str, float, int], None] | None = None
         """Told of each outermost call that was left: name, seconds, thread."""
-        self._either_way: dict[str, Callable[[bool], None]] = {}
         self.enabled = True
 
     def before(self, op: str, first: Callable[[tuple[Any, ...], dict[str, Any]], None]) -> None:
         """Call `first` with the arguments whenever `op` is about to be called."""
-        self._before[op] = first
+        self._before[op] = (*self._before.get(op, ()), first)
 
-    def after(self, op: str, then: Callable[[], None]) -> None:
-        """Call `then` whenever `op` has been called and has not failed."""
-        self._after[op] = then
-
-    def either_way(self, op: str, then: Callable[[bool], None]) -> None:
+    def after(self, op: str, then: Callable[[bool], None]) -> None:
         """Call `then` whenever `op` has been called, with whether it failed."""
-        self._either_way[op] = then
+        self._after[op] = (*self._after.get(op, ()), then)
 
-    def forget(self, op: str) -> None:
-        """Nothing is called any more before or after `op`."""
-        for listeners in (self._before, self._after, self._either_way):
-            listeners.pop(op, None)
+    def forget(self, op: str, first: Callable[..., None], then: Callable[..., None]) -> None:
+        """These two are called no more; others that listen to `op` are."""
+        self._before[op] = tuple(each for each in self._before.get(op, ()) if each is not first)
+        self._after[op] = tuple(each for each in self._after.get(op, ()) if each is not then)
 
     def sites(self) -> Sites:
         return self._sites
@@ -76,8 +71,7 @@ class CallRecorder:
     def begin(self, op: str, read: Reader, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Token | None:
         """Records the call as entered; None where that failed, which must never fail the call itself."""
         try:
-            first = self._before.get(op)
-            if first is not None:
+            for first in self._before.get(op, ()):
                 first(args, kwargs)
             return self._enter(op, *read(args, kwargs))
         except Exception as error:  # noqa: BLE001  noted on the page and shown in the report
@@ -94,12 +88,8 @@ class CallRecorder:
             seconds = self._page.leave(index, failed)
             if depth == 0 and self.on_left is not None:
                 self.on_left(op, seconds, thread)
-            then = self._after.get(op)
-            if then is not None and not failed:
-                then()
-            told = self._either_way.get(op)
-            if told is not None:
-                told(failed)
+            for then in self._after.get(op, ()):
+                then(failed)
         except Exception as error:  # noqa: BLE001  noted on the page and shown in the report
             self._give_up(op, error)
 

@@ -106,10 +106,10 @@ class FirstStep:
 
         def after(failed: bool) -> None:
             self._book.end(begun[0] if begun else None, failed=failed)
-            self._calls.forget("backward")
+            self._calls.forget("backward", before, after)
 
         self._calls.before("backward", before)
-        self._calls.either_way("backward", after)
+        self._calls.after("backward", after)
 
     def _optimizer(self, module: ModuleType) -> None:
         begun: list[OpenStage | None] = []

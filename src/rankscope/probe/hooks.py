@@ -83,7 +83,7 @@ class TorchHooks:
         calls.wrap_method(Store, "wait", lambda _store, keys=(), *_rest, **_kwargs: _first(keys))
         calls.wrap_method(Store, "get", lambda _store, key="", *_rest, **_kwargs: str(key))
         calls.before("init_process_group", self._init_begins)
-        calls.after("init_process_group", lambda: self._init_done(module))
+        calls.after("init_process_group", lambda failed: None if failed else self._init_done(module))
         for name, members in (("new_group", _members), ("split_group", None)):
             if hasattr(module, name):
                 setattr(module, name, calls.wrap_plain(getattr(module, name), name, members))
@@ -120,7 +120,9 @@ class TorchHooks:
         self._clock.backward_begins()
         self._finite.backward_begins(args, kwargs)
 
-    def _backward_done(self) -> None:
+    def _backward_done(self, failed: bool) -> None:
+        if failed:
+            return
         self._finite.backward_done()
         self._clock.backward_done()
 
