@@ -266,10 +266,10 @@ def test_replicas_write_checksums_of_their_parameters_in_turn(tmp_path: Path) ->
     model = nn.parallel.DistributedDataParallel(nn.Linear(4, 1))
     loop = Loop(tmp_path, model)
     loop.checks.replicated(model)
-    for _ in range(49):
+    for _ in range(97):
         loop.train(good())
     sums = read_page(Path(loop.page.path)).progress.checksums
-    assert [(each.step, each.name) for each in sums] == [(16, "bias"), (32, "weight"), (48, "bias")]
+    assert [(each.step, each.name) for each in sums] == [(32, "bias"), (64, "weight"), (96, "bias")]
     assert sums[-1].value > 0
 
 

@@ -31,8 +31,8 @@ _SHARE = 0.001
 _GPU_PAUSE_S = 2.0
 _MOST_SEARCHES = 8
 """A program may live with losses that are not finite; searching each time would slow it down."""
-_CHECKSUM_EVERY = 16
-_CHECKSUM_VALUES = 65_536
+_CHECKSUM_EVERY = 32
+_CHECKSUM_VALUES = 16_384
 
 
 _LATE_ORDER = ("parameter", "loss", "gradient", "gradients")
@@ -103,6 +103,8 @@ class FiniteChecks:
 
     def start(self, torch: ModuleType) -> None:
         self._torch = torch
+        self._modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
+        self._transformation: Callable[[], Any] = torch._C._functorch.peek_interpreter_stack
 
     # What the hooks call.
 
@@ -128,12 +130,11 @@ class FiniteChecks:
         self._guarded(self._add_replica, module)
 
     def _guarded(self, action: Callable[..., None], *args: Any) -> None:
-        torch = self._torch
-        if self._off or torch is None:
+        if self._off or self._torch is None:
             return
         try:
             # A mode of the program would see what we compute; inside of a transformation there are no values.
-            if torch._C._len_torch_dispatch_stack() == 0 and torch._C._functorch.peek_interpreter_stack() is None:
+            if self._modes() == 0 and self._transformation() is None:
                 action(*args)
         except Exception as error:  # noqa: BLE001  noted on the page and shown in the report
             self._off = True
@@ -234,10 +235,13 @@ class FiniteChecks:
             self._write_checksums()
         if getattr(optimizer, "found_inf", None) is not None:
             return  # a gradient scaler has looked, and the step itself is skipped where it must be
-        if self._suspicion is not None or self._sampled_bad(optimizer) or self._reduced_bad():
+        if self._suspicion is not None or self._sampled_bad(optimizer) or self._applied_bad():
             self._confirm(optimizer)
 
-    def _reduced_bad(self) -> bool:
+    def _applied_bad(self) -> bool:
+        """Of replicas each looks at its own gradient before the reduction; what that spreads needs no second look."""
+        if self._replicas:
+            return False
         sentinel = self._sentinel() if self._sentinel is not None else None
         gradient = sentinel.grad if sentinel is not None else None
         return gradient is not None and self._looks_bad(gradient)

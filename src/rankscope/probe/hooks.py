@@ -140,7 +140,10 @@ class TorchHooks:
         @functools.wraps(before_forward)
         def _pre_forward(model: Any, *inputs: Any, **kwargs: Any) -> Any:
             clock.forward_begins()
-            finite.fed("input", (*inputs, *kwargs.values()) if kwargs else inputs)
+            if len(inputs) == 1 and not kwargs:
+                finite.fed("input[0]", inputs[0])
+            else:
+                finite.fed("input", (*inputs, *kwargs.values()))
             return before_forward(model, *inputs, **kwargs)
 
         replicated.__init__ = __init__

@@ -21,7 +21,7 @@ _now = time.perf_counter
 
 
 class PhaseClock:
-    """Adds up seconds per phase for the thread that trains, and writes them to the page at each step and batch."""
+    """Adds up seconds per phase for the thread that trains, and writes them to the page at each step."""
 
     def __init__(self, page: Page) -> None:
         self._page = page
@@ -52,7 +52,6 @@ class PhaseClock:
         """A batch came from the loader after so long."""
         if self._since:
             self._seconds[DATA] += seconds
-            self._page.phases(self._since, self._first_step, self._seconds)
 
     def forward_begins(self) -> None:
         if self.device is not None:
