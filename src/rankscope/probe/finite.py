@@ -103,6 +103,7 @@ class FiniteChecks:
 
     def start(self, torch: ModuleType) -> None:
         self._torch = torch
+        self._tensor = torch.Tensor
         self._modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
         self._transformation: Callable[[], Any] = torch._C._functorch.peek_interpreter_stack
 
@@ -115,15 +116,27 @@ class FiniteChecks:
 
     def backward_begins(self, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
         if not self._done:
-            self._guarded(self._look_at_losses, args[0] if args else ())
+            self._guarded(self._glance_at_losses, args[0] if args else ())
 
     def backward_done(self) -> None:
         if not self._done and self._sentinel is not None and not self._replicas:
             self._guarded(self._look_at_own_gradient)
 
     def step_begins(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        if not self._done:
-            self._guarded(self._look_before_step, optimizer)
+        if self._done or self._nothing_due(optimizer):
+            return
+        self._guarded(self._look_before_step, optimizer)
+
+    def _nothing_due(self, optimizer: Any) -> bool:
+        """Most steps of replicas on a CPU: their own gradients were looked at; neither a sample nor a sum is due."""
+        return (
+            self._suspicion is None
+            and self._late is None
+            and bool(self._replicas)
+            and self._page.steps % _CHECKSUM_EVERY != 0
+            and id(optimizer) in self._optimizers
+            and time.perf_counter() < self._sample_at
+        )
 
     def replicated(self, module: Any) -> None:
         """A DistributedDataParallel was made."""
@@ -141,6 +154,17 @@ class FiniteChecks:
             self._page.error(f"watching for non-finite values ended: {type(error).__name__}: {error}")
 
     # Losses.
+
+    def _glance_at_losses(self, losses: Any) -> None:
+        """The usual case first, in few words: one finite number on the CPU."""
+        if self._suspicion is None and type(losses) is tuple and len(losses) == 1:
+            loss = losses[0]
+            if loss.is_cpu and loss.numel() == 1 and loss.is_floating_point():
+                value = loss.item()
+                if value - value == 0.0:  # neither NaN nor infinite
+                    self._backwards += 1
+                    return
+        self._look_at_losses(losses)
 
     def _look_at_losses(self, losses: Any) -> None:
         self._backwards += 1
@@ -207,6 +231,14 @@ class FiniteChecks:
         gradient = sentinel.grad if sentinel is not None else None
         if gradient is not None:
             self._look_at_gradient(gradient)
+
+    def _glance_at_gradient(self, gradient: Any) -> None:
+        """The usual case first, in few words: a small dense gradient on the CPU whose sum is finite."""
+        if type(gradient) is self._tensor and gradient.is_cpu and not gradient.is_sparse:
+            total = gradient.sum().item()
+            if total - total == 0.0:
+                return
+        self._look_at_gradient(gradient)
 
     def _look_at_gradient(self, gradient: Any) -> None:
         if self._suspicion is not None:
@@ -377,8 +409,8 @@ class FiniteChecks:
         self._clock.own_gradients_done()
         module = replica.module()
         replica.unsynced = module is not None and not module.require_backward_grad_sync
-        if not self._done and gradients and gradients[0] is not None:
-            self._guarded(self._look_at_gradient, gradients[0])
+        if not self._done and self._suspicion is None and gradients and gradients[0] is not None:
+            self._guarded(self._glance_at_gradient, gradients[0])
 
     def _write_checksums(self) -> None:
         """Of one parameter a time, in turn: replicas that are no longer equal show within some rounds."""
