@@ -3,7 +3,7 @@
     python benchmarks/overhead.py [--pairs 6] [--steps 300]
 
 Prints one line per run and the ratios, and writes both to benchmarks/results/. The two launchers take turns within one
-session, so that whatever else the machine does hits both; the ratio of a pair is taken before the median.
+run, so that whatever else the machine does hits both; the ratio of a pair is taken before the median.
 """
 
 from __future__ import annotations
