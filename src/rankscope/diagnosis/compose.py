@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rankscope.diagnosis import views
 from rankscope.diagnosis.finding import Finding
 from rankscope.diagnosis.rules.endings import Endings
@@ -82,7 +84,8 @@ def exit_codes(evidence: Evidence) -> dict[int, int | None]:
     return {seen.rank: seen.exit.code if seen.exit is not None else None for seen in evidence.ranks}
 
 
-def fine(evidence: Evidence) -> Verdict:
+def well(world_size: int, headline: str) -> Verdict:
+    """Nothing is wrong."""
     return Verdict(
         schema=1,
         outcome="ok",
@@ -90,10 +93,16 @@ def fine(evidence: Evidence) -> Verdict:
         certainty="proven",
         culprits=(),
         victims=(),
-        headline=f"all {evidence.world_size} ranks are well.",
+        headline=headline,
         because=(),
         fix=(),
-        world_size=evidence.world_size,
+        world_size=world_size,
+    )
+
+
+def fine(evidence: Evidence) -> Verdict:
+    return replace(
+        well(evidence.world_size, f"all {evidence.world_size} ranks are well."),
         started_at=evidence.started_at,
         ended_at=evidence.collected_at,
         exit_codes=exit_codes(evidence),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from dataclasses import replace
 
-from rankscope.diagnosis.compose import exit_codes
+from rankscope.diagnosis.compose import exit_codes, well
 from rankscope.diagnosis.verdict import Alternative, Verdict
 from rankscope.evidence.model import Evidence
 from rankscope.launch.job import Job
@@ -28,18 +28,7 @@ def interruption(verdict: Verdict, evidence: Evidence, number: int | None) -> Ve
 
 
 def good(job: Job) -> Verdict:
-    return Verdict(
-        schema=1,
-        outcome="ok",
-        cause=None,
-        certainty="proven",
-        culprits=(),
-        victims=(),
-        headline=f"all {job.world_size} ranks ended well.",
-        because=(),
-        fix=(),
-        world_size=job.world_size,
-    )
+    return well(job.world_size, f"all {job.world_size} ranks ended well.")
 
 
 def undiagnosed(job: Job) -> Verdict:
