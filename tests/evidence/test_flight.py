@@ -228,7 +228,7 @@ def test_no_socket_and_a_silent_socket_are_evidence_errors(tmp_path: Path) -> No
 
 
 RANK = """
-import sys, time, torch, torch.distributed as dist
+import pickle, sys, time, torch, torch.distributed as dist
 import torch.distributed.debug._handlers
 from torch._C._distributed_c10d import _WorkerServer, _dump_fr_trace
 folder = sys.argv[1]
@@ -237,6 +237,9 @@ def step():
     dist.all_reduce(torch.ones(2, 21))
 for _ in range(5):
     step()
+# A thread of torch's counts what completed, after the caller was let go.
+while pickle.loads(_dump_fr_trace(True, False, False))["pg_status"]["0"]["last_completed_collective"] < 5:
+    time.sleep(0.001)
 with open(folder + "/pickle", "wb") as file:
     file.write(_dump_fr_trace(True, True, False))
 server = _WorkerServer(folder + "/worker")

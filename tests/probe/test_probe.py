@@ -183,8 +183,7 @@ listener.start(page.own_pages[0])
 try:
     raise ValueError("the one behind the wait")
 finally:
-    print("ready", flush=True)
-    sys.stdin.read()
+    print("ready", flush=True); sys.stdin.read()
 """
     (tmp_path / "pages").mkdir()
     script = tmp_path / "program.py"
@@ -205,4 +204,4 @@ finally:
     (error,) = exceptions
     assert (error.type, error.message, error.thread) == ("ValueError", "the one behind the wait", "MainThread")
     (main,) = [thread for thread in sample.threads if thread.main]
-    assert (main.frames[-1].file, main.frames[-1].line) == (str(script), 9)
+    assert (main.frames[-1].file, main.frames[-1].line) == (str(script), 8)

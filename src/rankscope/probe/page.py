@@ -87,12 +87,15 @@ _pack_u64 = struct.Struct("<Q").pack_into
 _unpack_u64 = struct.Struct("<Q").unpack_from
 _pack_u32 = struct.Struct("<I").pack_into
 
+UNFINISHED = ".new"
+"""Added to a page's name until a reader would understand it."""
+
 
 class Page:
     """The writing side. Every method is safe to call from any thread; none raises for lack of room."""
 
     def __init__(self, path: str, rank: int) -> None:
-        self._map = _mapped(path)
+        self._map = _mapped(path + UNFINISHED)
         self.path = path
         self.detached = False
         self.rank = rank
@@ -111,6 +114,7 @@ class Page:
         STAGES_HEAD.pack_into(self._map, STAGES_OFFSET, 0, 0, 0, -1)
         self.text("")
         self.touch()
+        os.rename(path + UNFINISHED, path)
 
     def detach(self) -> None:
         """In a forked child: what is written from here on stays in its own memory."""
@@ -124,12 +128,13 @@ class Page:
 
     def attach(self, path: str) -> None:
         """Give a detached page a file of its own."""
-        shared = _mapped(path)
+        shared = _mapped(path + UNFINISHED)
         shared[:] = self._map[:]
+        struct.pack_into("<I", shared, 8, os.getpid())
+        os.rename(path + UNFINISHED, path)
         self._map = shared
         self.path = path
         self.detached = False
-        struct.pack_into("<I", self._map, 8, os.getpid())
 
     def _append(self, kind: bytes, payload: str) -> int:
         data = payload.encode("utf-8", "replace")
