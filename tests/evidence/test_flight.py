@@ -237,8 +237,8 @@ def step():
     dist.all_reduce(torch.ones(2, 21))
 for _ in range(5):
     step()
-# A thread of torch's counts what completed, after the caller was let go.
-while pickle.loads(_dump_fr_trace(True, False, False))["pg_status"]["0"]["last_completed_collective"] < 5:
+# Torch notes what completed after the caller was let go.
+while not all(entry["retired"] for entry in pickle.loads(_dump_fr_trace(True, False, False))["entries"]):
     time.sleep(0.001)
 with open(folder + "/pickle", "wb") as file:
     file.write(_dump_fr_trace(True, True, False))
@@ -269,7 +269,9 @@ def test_reads_what_torch_itself_records(tmp_path: Path) -> None:
             (number, "gloo", "all_reduce", "0") for number in range(1, 6)
         ]
         assert all(c.input_sizes == ((2, 21),) and c.retired for c in record.collectives)
-        assert record.last_enqueued == record.last_completed == {"0": 5}
+        assert record.last_enqueued == {"0": 5}
+        # Gloo's threads write this number unordered: the one that comes last may write an older one.
+        assert 1 <= record.last_completed["0"] <= 5
     user = [frame for frame in offline.collectives[0].frames if frame.user]
     assert [(frame.function, frame.file) for frame in user] == [
         ("step", str(script)),
