@@ -151,7 +151,7 @@ def test_ever_new_texts_leave_room_for_how_it_ended(page: Page) -> None:
     content = read_page(Path(page.path))
     assert [error.message for error in content.exceptions] == ["at last"]
     assert content.progress.probe_errors == ("noted too",)
-    assert len(page._texts) < 20_000
+    assert len(page.texts) < 20_000
 
 
 def test_texts_of_any_kind_and_length_are_taken(page: Page) -> None:

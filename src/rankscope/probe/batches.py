@@ -19,18 +19,15 @@ class Batches:
 
     def __init__(self) -> None:
         self.keep = False
-        self._fed: deque[tuple[int, list[tuple[str, Any]]]] = deque(maxlen=4)
+        self.fed: deque[tuple[int, list[tuple[str, Any]]]] = deque(maxlen=4)
+        """Step; names of tensors, and the tensors or references to them."""
 
     def note(self, step: int, label: str, fed: Any) -> None:
-        if not self.keep and hasattr(fed, "is_floating_point"):  # every step comes by here
-            if fed.is_floating_point():
-                self._fed.append((step, [(label, weakref.ref(fed))]))
-            return
         found = list(_tensors(label, fed, 0))[:_MOST_TENSORS]
         if found:
             keep = self.keep and all(t.is_cpu and not t.is_shared() for _, t in found)
             keep = keep and sum(t.numel() * t.element_size() for _, t in found) <= _KEPT_BYTES
-            self._fed.append((step, [(name, t if keep else weakref.ref(t)) for name, t in found]))
+            self.fed.append((step, [(name, t if keep else weakref.ref(t)) for name, t in found]))
 
     def bad(self, torch: Any, step: int) -> tuple[list[str], str] | None:
         """Names of tensors of that step that hold NaN, and where in the batch; None where none does.
@@ -38,12 +35,12 @@ class Batches:
         Infinities are no sign: masks are made of them."""
         names: list[str] = []
         detail = ""
-        for fed_at, tensors in self._fed:
+        for fed_at, tensors in self.fed:
             if fed_at != step:
                 continue
             for name, kept in tensors:
                 tensor = kept() if isinstance(kept, weakref.ref) else kept
-                if tensor is None or not (tensor.is_cpu or tensor.is_cuda):
+                if tensor is None or not tensor.is_floating_point() or not (tensor.is_cpu or tensor.is_cuda):
                     continue
                 with torch.no_grad():
                     bad = torch.isnan(tensor.detach())

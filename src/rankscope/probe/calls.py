@@ -20,6 +20,7 @@ Token = tuple[int, int]
 OnError = Callable[[Exception, tuple[Any, ...], dict[str, Any]], None]
 
 DEFAULT_GROUP = "0"
+_NOTHING_READ: tuple[str, int, Any, str] = ("", -1, None, "")
 
 POINT_TO_POINT = frozenset(
     {"send", "recv", "isend", "irecv", "send_object_list", "recv_object_list", "batch_isend_irecv"}
@@ -35,6 +36,8 @@ SET_UP = frozenset(
     }
 )
 WAITS = frozenset({"Work.wait", "Store.wait", "Store.get"})
+BACKWARD = "backward"
+"""Computes; only a part of it waits for others."""
 
 
 class CallRecorder:
@@ -49,7 +52,7 @@ class CallRecorder:
         self._before: dict[str, tuple[Callable[[tuple[Any, ...], dict[str, Any]], None], ...]] = {}
         self._after: dict[str, tuple[Callable[[bool], None], ...]] = {}
         self.on_left: Callable[[str, float, int], None] | None = None
-        """Told of each outermost call that was left: name, seconds, thread."""
+        """Told of each outermost call that was left, other than backward passes: name, seconds, thread."""
         self.enabled = True
 
     def before(self, op: str, first: Callable[[tuple[Any, ...], dict[str, Any]], None]) -> None:
@@ -68,12 +71,40 @@ class CallRecorder:
     def sites(self) -> Sites:
         return self._sites
 
-    def begin(self, op: str, read: Reader, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Token | None:
-        """Records the call as entered; None where that failed, which must never fail the call itself."""
+    def begin(self, op: str, read: Reader | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Token | None:
+        """Records the call as entered; None where that failed, which must never fail the call itself.
+
+        Comes by in every step, several times: after some milliseconds of arithmetic nothing of Python is in the
+        processor's caches, and each function called costs microseconds. Hence all in one piece."""
         try:
             for first in self._before.get(op, ()):
                 first(args, kwargs)
-            return self._enter(op, *read(args, kwargs))
+            group, peer, tensor, note = read(args, kwargs) if read is not None else _NOTHING_READ
+            thread = _thread.get_native_id()
+            depth = self._depth.get(thread, 0)
+            self._depth[thread] = depth + 1
+            seq = 0
+            if depth == 0 and group and op not in POINT_TO_POINT:
+                seq = self._sequence.get(group, 0) + 1
+                self._sequence[group] = seq
+            numel, dtype = -1, 0
+            if tensor is not None:
+                numel, dtype = self._describe(tensor)
+            page = self._page
+            known = page.texts
+            index = page.enter(
+                known.get(op) or page.text(op),
+                (known.get(group) or page.text(group)) if group else 0,
+                seq,
+                self._sites.number(sys._getframe(1)),
+                thread,
+                depth,
+                peer,
+                numel,
+                dtype,
+                page.text(note) if note else 0,
+            )
+            return index, thread
         except Exception as error:  # noqa: BLE001  noted on the page and shown in the report
             self._give_up(op, error)
             return None
@@ -86,7 +117,7 @@ class CallRecorder:
             index, thread = token
             self._depth[thread] = depth = self._depth[thread] - 1
             seconds = self._page.leave(index, failed)
-            if depth == 0 and self.on_left is not None:
+            if depth == 0 and op is not BACKWARD and self.on_left is not None:
                 self.on_left(op, seconds, thread)
             for then in self._after.get(op, ()):
                 then(failed)
@@ -96,30 +127,6 @@ class CallRecorder:
     def _give_up(self, op: str, error: Exception) -> None:
         self.enabled = False
         self._page.error(f"recording of {op} failed, calls are no longer recorded: {type(error).__name__}: {error}")
-
-    def _enter(self, op: str, group: str, peer: int, tensor: Any, note: str) -> Token:
-        thread = _thread.get_native_id()
-        depth = self._depth.get(thread, 0)
-        self._depth[thread] = depth + 1
-        page = self._page
-        seq = 0
-        if depth == 0 and group and op not in POINT_TO_POINT:
-            seq = self._sequence.get(group, 0) + 1
-            self._sequence[group] = seq
-        numel, dtype = self._describe(tensor)
-        index = page.enter(
-            page.text(op),
-            page.text(group),
-            seq,
-            self._sites.number(sys._getframe(2)),
-            thread,
-            depth,
-            peer,
-            numel,
-            dtype,
-            page.text(note) if note else 0,
-        )
-        return index, thread
 
     def _describe(self, tensor: Any) -> tuple[int, int]:
         if isinstance(tensor, (list, tuple)) and tensor:
@@ -158,8 +165,10 @@ class CallRecorder:
     def wrap_plain(self, function: Callable[..., Any], op: str, note: Callable[..., str] | None = None) -> Any:
         """A function whose arguments tell nothing of groups and peers, recorded under the name `op`."""
 
-        def read(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, int, Any, str]:
+        def read_note(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, int, Any, str]:
             return "", -1, None, "" if note is None else note(*args, **kwargs)
+
+        read = read_note if note is not None else None
 
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:

@@ -83,6 +83,7 @@ class FiniteChecks:
         self._page = page
         self._clock = clock
         self._torch: Any = None
+        self._tensor: Any = None
         self._off = False
         self._done = False
         """A note was left: what follows is its consequence."""
@@ -111,32 +112,52 @@ class FiniteChecks:
 
     def fed(self, label: str, value: Any) -> None:
         """A batch came from a loader, or a model is about to be called with these."""
-        if not self._done:
-            self._guarded(self._batches.note, self._page.steps, label, value)
+        if self._done:
+            return
+        batches = self._batches
+        if type(value) is self._tensor and not batches.keep:
+            batches.fed.append((self._page.steps, [(label, weakref.ref(value))]))
+        else:
+            self._guarded(batches.note, self._page.steps, label, value)
 
     def backward_begins(self, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
-        if not self._done:
-            self._guarded(self._glance_at_losses, args[0] if args else ())
+        if self._done or self._torch is None:
+            return
+        losses = args[0] if args else ()
+        # The usual case without another function called: one finite number on the CPU.
+        if self._suspicion is None and type(losses) is tuple and len(losses) == 1 and type(losses[0]) is self._tensor:
+            loss = losses[0]
+            if (
+                loss.is_cpu
+                and loss.numel() == 1
+                and loss.is_floating_point()
+                and self._modes() == 0
+                and self._transformation() is None
+            ):
+                value = loss.item()
+                if value - value == 0.0:  # neither NaN nor infinite
+                    self._backwards += 1
+                    return
+        self._guarded(self._look_at_losses, losses)
 
-    def backward_done(self) -> None:
-        if not self._done and self._sentinel is not None and not self._replicas:
+    def backward_done(self, failed: bool = False) -> None:
+        if not failed and not self._replicas and self._sentinel is not None and not self._done:
             self._guarded(self._look_at_own_gradient)
 
     def step_begins(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        if self._done or self._nothing_due(optimizer):
+        if self._done:
             return
-        self._guarded(self._look_before_step, optimizer)
-
-    def _nothing_due(self, optimizer: Any) -> bool:
-        """Most steps of replicas on a CPU: their own gradients were looked at; neither a sample nor a sum is due."""
-        return (
+        # Most steps of replicas on a CPU: their own gradients were looked at; neither a sample nor a sum is due.
+        if (
             self._suspicion is None
             and self._late is None
-            and bool(self._replicas)
+            and self._replicas
             and self._page.steps % _CHECKSUM_EVERY != 0
             and id(optimizer) in self._optimizers
             and time.perf_counter() < self._sample_at
-        )
+        ):
+            return
+        self._guarded(self._look_before_step, optimizer)
 
     def replicated(self, module: Any) -> None:
         """A DistributedDataParallel was made."""
@@ -154,17 +175,6 @@ class FiniteChecks:
             self._page.error(f"watching for non-finite values ended: {type(error).__name__}: {error}")
 
     # Losses.
-
-    def _glance_at_losses(self, losses: Any) -> None:
-        """The usual case first, in few words: one finite number on the CPU."""
-        if self._suspicion is None and type(losses) is tuple and len(losses) == 1:
-            loss = losses[0]
-            if loss.is_cpu and loss.numel() == 1 and loss.is_floating_point():
-                value = loss.item()
-                if value - value == 0.0:  # neither NaN nor infinite
-                    self._backwards += 1
-                    return
-        self._look_at_losses(losses)
 
     def _look_at_losses(self, losses: Any) -> None:
         self._backwards += 1
@@ -231,14 +241,6 @@ class FiniteChecks:
         gradient = sentinel.grad if sentinel is not None else None
         if gradient is not None:
             self._look_at_gradient(gradient)
-
-    def _glance_at_gradient(self, gradient: Any) -> None:
-        """The usual case first, in few words: a small dense gradient on the CPU whose sum is finite."""
-        if type(gradient) is self._tensor and gradient.is_cpu and not gradient.is_sparse:
-            total = gradient.sum().item()
-            if total - total == 0.0:
-                return
-        self._look_at_gradient(gradient)
 
     def _look_at_gradient(self, gradient: Any) -> None:
         if self._suspicion is not None:
@@ -409,8 +411,21 @@ class FiniteChecks:
         self._clock.own_gradients_done()
         module = replica.module()
         replica.unsynced = module is not None and not module.require_backward_grad_sync
-        if not self._done and self._suspicion is None and gradients and gradients[0] is not None:
-            self._guarded(self._glance_at_gradient, gradients[0])
+        if self._done or self._suspicion is not None or not gradients or gradients[0] is None:
+            return
+        gradient = gradients[0]
+        # The usual case without another function called: a small dense gradient on the CPU whose sum is finite.
+        if (
+            type(gradient) is self._tensor
+            and gradient.is_cpu
+            and not gradient.is_sparse
+            and self._modes() == 0
+            and self._transformation() is None
+        ):
+            total = gradient.sum().item()
+            if total - total == 0.0:
+                return
+        self._guarded(self._look_at_gradient, gradient)
 
     def _write_checksums(self) -> None:
         """Of one parameter a time, in turn: replicas that are no longer equal show within some rounds."""

@@ -6,7 +6,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from rankscope.probe.calls import CallRecorder
+from rankscope.probe.calls import BACKWARD, CallRecorder
 from rankscope.probe.constructions import Constructions
 from rankscope.probe.imports import ImportWatch
 from rankscope.probe.sites import STAGE_CODE
@@ -26,7 +26,8 @@ class FirstStep:
         """What `Module.__call__` was before; None unless the first forward is waited for."""
         self._forward_seen = False
         self._batch: OpenStage | None = None
-        self._batch_seen = False
+        self.done_with_batches = False
+        """The first batch came, or failed to."""
         self._compiling: list[OpenStage | None] = []
         self._compiled = 0
 
@@ -40,13 +41,13 @@ class FirstStep:
     # The data loader's hook calls these two.
 
     def batch_asked(self) -> None:
-        if not self._batch_seen:
-            self._batch_seen = True
+        if self._batch is None and not self.done_with_batches:
             self._batch = self._book.begin(
                 "first batch", "First batch loaded", "first batch", sys._getframe(2), announce=True
             )
 
     def batch_came(self, failed: bool) -> None:
+        self.done_with_batches = True
         if self._batch is not None:
             self._book.end(self._batch, failed=failed)
             self._batch = None
@@ -106,10 +107,10 @@ class FirstStep:
 
         def after(failed: bool) -> None:
             self._book.end(begun[0] if begun else None, failed=failed)
-            self._calls.forget("backward", before, after)
+            self._calls.forget(BACKWARD, before, after)
 
-        self._calls.before("backward", before)
-        self._calls.after("backward", after)
+        self._calls.before(BACKWARD, before)
+        self._calls.after(BACKWARD, after)
 
     def _optimizer(self, module: ModuleType) -> None:
         begun: list[OpenStage | None] = []

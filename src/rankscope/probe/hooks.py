@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 import time
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 from rankscope.probe import recorder_server
-from rankscope.probe.calls import CallRecorder
+from rankscope.probe.calls import BACKWARD, CallRecorder
 from rankscope.probe.finite import FiniteChecks
 from rankscope.probe.first_step import FirstStep
 from rankscope.probe.imports import ImportWatch
@@ -112,19 +113,11 @@ class TorchHooks:
 
     def _autograd(self, module: ModuleType) -> None:
         if hasattr(module, "_engine_run_backward"):
-            module._engine_run_backward = self._calls.wrap_plain(module._engine_run_backward, "backward")  # type: ignore[attr-defined]
-            self._calls.before("backward", self._backward_begins)
-            self._calls.after("backward", self._backward_done)
-
-    def _backward_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._clock.backward_begins()
-        self._finite.backward_begins(args, kwargs)
-
-    def _backward_done(self, failed: bool) -> None:
-        if failed:
-            return
-        self._finite.backward_done()
-        self._clock.backward_done()
+            module._engine_run_backward = self._calls.wrap_plain(module._engine_run_backward, BACKWARD)  # type: ignore[attr-defined]
+            self._calls.before(BACKWARD, self._clock.backward_begins)
+            self._calls.before(BACKWARD, self._finite.backward_begins)
+            self._calls.after(BACKWARD, self._finite.backward_done)
+            self._calls.after(BACKWARD, self._clock.backward_done)
 
     def _ddp(self, module: ModuleType) -> None:
         """Models that ranks hold alike: what goes in, and the gradients before they are reduced."""
@@ -182,7 +175,10 @@ class TorchHooks:
                 self._first_step = False
                 page.stage("training")
             page.step()
-            clock.step()
+            if clock.device is None and clock.since:
+                page.phases(clock.since, clock.first_step, clock.seconds)
+            else:
+                clock.step()
 
         module.register_optimizer_step_pre_hook(self._finite.step_begins)
         module.register_optimizer_step_post_hook(stepped)
@@ -190,12 +186,11 @@ class TorchHooks:
     def _dataloader(self, module: ModuleType) -> None:
         base = module._BaseDataLoaderIter
         advance = base.__next__
-        page, sites, first = self._page, self._calls.sites(), self._first
+        page, sites, first, clock, finite = self._page, self._calls.sites(), self._first, self._clock, self._finite
         numbers: dict[int, int] = {}
+        frame_of, now = sys._getframe, time.perf_counter
 
         def __next__(iterator: Any) -> Any:
-            import sys
-
             yielded = iterator._num_yielded
             key = id(iterator)
             if yielded == 0 or key not in numbers:
@@ -203,10 +198,11 @@ class TorchHooks:
                 numbers[key] = self._loaders
                 self._loaders += 1
             number, workers = numbers[key], iterator._num_workers
-            site = sites.number(sys._getframe(1))
+            site = sites.number(frame_of(1))
             page.loader(yielded, number, workers, site, waiting=True, exhausted=False)
-            begin = time.perf_counter()
-            first.batch_asked()
+            begin = now()
+            if not first.done_with_batches:
+                first.batch_asked()
             try:
                 batch = advance(iterator)
             except StopIteration:
@@ -214,9 +210,10 @@ class TorchHooks:
                 first.batch_came(failed=True)
                 raise
             page.loader(yielded + 1, number, workers, site, waiting=False, exhausted=False)
-            self._clock.batch(time.perf_counter() - begin)
-            self._finite.fed("batch", batch)
-            first.batch_came(failed=False)
+            clock.batch(now() - begin)
+            finite.fed("batch", batch)
+            if not first.done_with_batches:
+                first.batch_came(failed=False)
             return batch
 
         base.__next__ = __next__

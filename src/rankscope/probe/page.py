@@ -57,6 +57,7 @@ LOADER_EXHAUSTED = 2
 LOADER_WAITING = 4
 STACKS_ON_SIGNAL = 8
 RECORDER_SERVED = 16
+_LOADER_BITS = LOADER_EXHAUSTED | LOADER_WAITING
 
 FAILED = 1
 STAGE_ANNOUNCED = 2
@@ -102,7 +103,8 @@ class Page:
         self._lock = _thread.RLock()
         self._heap_used = 0
         self._heap_count = 0
-        self._texts: dict[str, int] = {}
+        self.texts: dict[str, int] = {}
+        """Heap numbers of the texts stored so far."""
         self._flags = 0
         self._next_call = itertools.count()
         self._calls = 0
@@ -153,11 +155,11 @@ class Page:
 
     def text(self, value: str) -> int:
         """The heap number of a short text, stored once."""
-        number = self._texts.get(value)
+        number = self.texts.get(value)
         if number is None:
             number = self._append(TEXT, value[:4096])
             if number or not value:  # without room it is not remembered either: keys of a store never end
-                self._texts[value] = number
+                self.texts[value] = number
         return number
 
     def site(self, frames: list[tuple[str, int, str]]) -> int:
@@ -228,15 +230,13 @@ class Page:
             self._batches += 1
         LOADER.pack_into(self._map, LOADER_OFFSET, batches, number, workers, site, now)
         bits = (LOADER_WAITING if waiting else 0) | (LOADER_EXHAUSTED if exhausted else 0)
-        self._set_flags(self._flags & ~(LOADER_WAITING | LOADER_EXHAUSTED) | bits)
+        self._flags = bits = self._flags & ~_LOADER_BITS | bits
+        _pack_u32(self._map, FLAGS_OFFSET, bits)
         COUNTERS.pack_into(self._map, COUNTERS_OFFSET, now, self.steps, self._batches, self._calls)
 
-    def _set_flags(self, bits: int) -> None:
-        self._flags = bits
-        _pack_u32(self._map, FLAGS_OFFSET, bits)
-
     def raise_flag(self, bit: int) -> None:
-        self._set_flags(self._flags | bit)
+        self._flags |= bit
+        _pack_u32(self._map, FLAGS_OFFSET, self._flags)
 
     def leaving(self, site: int, note: str) -> None:
         struct.pack_into("<II", self._map, FLAGS_OFFSET + 4, site, self.text(note))

@@ -25,9 +25,10 @@ class PhaseClock:
 
     def __init__(self, page: Page) -> None:
         self._page = page
-        self._seconds = [0.0] * 5
-        self._since = 0
-        self._first_step = 0
+        self.seconds = [0.0] * 5
+        self.since = 0
+        """When counting began; 0 before."""
+        self.first_step = 0
         self._thread = 0
         self._forward_at = 0.0
         self._backward_at = 0.0
@@ -41,33 +42,35 @@ class PhaseClock:
         """An optimizer step was made."""
         if self.device is not None:
             self._on_device(self._read_device)
-        if self._since:
-            self._page.phases(self._since, self._first_step, self._seconds)
+        if self.since:
+            self._page.phases(self.since, self.first_step, self.seconds)
         elif self._page.steps >= _SKIPPED_STEPS:
-            self._since, self._first_step = time.time_ns(), self._page.steps
+            self.since, self.first_step = time.time_ns(), self._page.steps
             self._thread = _thread.get_native_id()
-            self._page.phases(self._since, self._first_step, self._seconds)
+            self._page.phases(self.since, self.first_step, self.seconds)
 
     def batch(self, seconds: float) -> None:
         """A batch came from the loader after so long."""
-        if self._since:
-            self._seconds[DATA] += seconds
+        if self.since:
+            self.seconds[DATA] += seconds
 
     def forward_begins(self) -> None:
         if self.device is not None:
             self._on_device(self.device.forward_begins)
             return
-        self._forward_at, self._waited = _now(), self._seconds[WAITING]
+        self._forward_at, self._waited = _now(), self.seconds[WAITING]
 
-    def backward_begins(self) -> None:
+    def backward_begins(self, *_call: object) -> None:
         if self.device is not None:
             return
         now = _now()
-        if self._since and self._forward_at:
-            waited = self._seconds[WAITING] - self._waited
-            self._seconds[FORWARD] += max(0.0, now - self._forward_at - waited)
+        if self.since and self._forward_at:
+            waited = self.seconds[WAITING] - self._waited
+            own = now - self._forward_at - waited
+            if own > 0.0:
+                self.seconds[FORWARD] += own
         self._forward_at = 0.0
-        self._backward_at, self._reduced_from, self._waited = now, 0.0, self._seconds[WAITING]
+        self._backward_at, self._reduced_from, self._waited = now, 0.0, self.seconds[WAITING]
 
     def own_gradients_done(self) -> None:
         """The rank's own part of the backward pass is done; what is left is the reduction with the others."""
@@ -75,25 +78,29 @@ class PhaseClock:
             self._on_device(self.device.own_gradients_done)
         self._reduced_from = _now()
 
-    def backward_done(self) -> None:
+    def backward_done(self, failed: bool = False) -> None:
+        if failed:
+            return
         if self.device is not None:
             self._on_device(self.device.backward_done)
             return
-        if not self._since or not self._backward_at:
+        if not self.since or not self._backward_at:
             return
         now = _now()
-        waited = self._seconds[WAITING] - self._waited
+        waited = self.seconds[WAITING] - self._waited
         own_end = self._reduced_from or now
-        self._seconds[BACKWARD] += max(0.0, own_end - self._backward_at - waited)
-        self._seconds[WAITING] += now - own_end
+        own = own_end - self._backward_at - waited
+        if own > 0.0:
+            self.seconds[BACKWARD] += own
+        self.seconds[WAITING] += now - own_end
         self._backward_at = 0.0
 
     def _read_device(self) -> None:
         if self.device is not None:
             own, waiting = self.device.passed()
-            if self._since:
-                self._seconds[FORWARD] += own
-                self._seconds[WAITING] += waiting
+            if self.since:
+                self.seconds[FORWARD] += own
+                self.seconds[WAITING] += waiting
 
     def _on_device(self, action: Callable[[], None]) -> None:
         try:
@@ -104,16 +111,16 @@ class PhaseClock:
 
     def call_left(self, op: str, seconds: float, thread: int) -> None:
         """A call into torch.distributed, made by no other such call, has returned."""
-        if self._since and op != "backward" and op not in SET_UP and thread == self._thread:
-            self._seconds[WAITING] += seconds
+        if self.since and op not in SET_UP and thread == self._thread:
+            self.seconds[WAITING] += seconds
 
     def saved(self, seconds: float, waited_before: float) -> None:
-        if self._since:
-            self._seconds[SAVING] += max(0.0, seconds - (self._seconds[WAITING] - waited_before))
-            self._page.phases(self._since, self._first_step, self._seconds)
+        if self.since:
+            self.seconds[SAVING] += max(0.0, seconds - (self.seconds[WAITING] - waited_before))
+            self._page.phases(self.since, self.first_step, self.seconds)
 
     def waited(self) -> float:
-        return self._seconds[WAITING]
+        return self.seconds[WAITING]
 
     def watch_saving(self, *names: str) -> Callable[[ModuleType], None]:
         """A hook for a module whose functions `names` write checkpoints."""

@@ -68,14 +68,19 @@ class Sites:
 
     def number(self, frame: FrameType | None) -> int:
         """The heap number of the innermost user frames at or above `frame`; 0 where there is none."""
-        # The frame is the user's own more often than not.
-        if frame is not None and _user_files.get(frame.f_code.co_filename):
-            inner: FrameType | None = frame
-        else:
-            inner = _next_user(frame)
+        # Every step comes by here: no function is called for a site that is known.
+        inner = frame
+        while inner is not None and not _user_files.get(inner.f_code.co_filename):
+            if inner.f_code.co_filename not in _user_files and is_user_file(inner.f_code.co_filename):
+                break
+            inner = inner.f_back
         if inner is None:
             return 0
-        outer = _next_user(inner.f_back)
+        outer = inner.f_back
+        while outer is not None and not _user_files.get(outer.f_code.co_filename):
+            if outer.f_code.co_filename not in _user_files and is_user_file(outer.f_code.co_filename):
+                break
+            outer = outer.f_back
         if outer is None:
             key = (id(inner.f_code), inner.f_lasti, 0, 0)
         else:
