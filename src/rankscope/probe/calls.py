@@ -63,19 +63,16 @@ class CallRecorder:
         """Call `then` whenever `op` has been called, with whether it failed."""
         self._after[op] = (*self._after.get(op, ()), then)
 
-    def forget(self, op: str, first: Callable[..., None], then: Callable[..., None]) -> None:
-        """These two are called no more; others that listen to `op` are."""
-        self._before[op] = tuple(each for each in self._before.get(op, ()) if each is not first)
-        self._after[op] = tuple(each for each in self._after.get(op, ()) if each is not then)
+    def forget(self, op: str, *listeners: Callable[..., None]) -> None:
+        """These are called no more; others that listen to `op` are."""
+        self._before[op] = tuple(each for each in self._before.get(op, ()) if each not in listeners)
+        self._after[op] = tuple(each for each in self._after.get(op, ()) if each not in listeners)
 
     def sites(self) -> Sites:
         return self._sites
 
     def begin(self, op: str, read: Reader | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Token | None:
-        """Records the call as entered; None where that failed, which must never fail the call itself.
-
-        Comes by in every step, several times: after some milliseconds of arithmetic nothing of Python is in the
-        processor's caches, and each function called costs microseconds. Hence all in one piece."""
+        """Records the call as entered; None where that failed, which must never fail the call itself."""
         try:
             for first in self._before.get(op, ()):
                 first(args, kwargs)
@@ -161,6 +158,45 @@ class CallRecorder:
     def wrap_method(self, owner: type, name: str, note: Callable[..., str]) -> None:
         """Replaces `owner.name`, a method of a C++ class, by a recorded one."""
         setattr(owner, name, self.wrap_plain(getattr(owner, name), f"{owner.__name__}.{name}", note))
+
+    def wrap_bare(self, function: Callable[..., Any], op: str) -> Any:
+        """A function that every step calls and whose arguments tell nothing of groups and peers.
+
+        After some milliseconds of arithmetic nothing of Python is in the processor's caches, and each function called
+        costs microseconds. Hence entering and leaving it is one piece."""
+        page, depths, number_of = self._page, self._depth, self._sites.number
+        frame_of, native_id = sys._getframe, _thread.get_native_id
+        name = page.text(op)
+
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            index = -1
+            if self.enabled:
+                try:
+                    for first in self._before.get(op, ()):
+                        first(args, kwargs)
+                    thread = native_id()
+                    depth = depths.get(thread, 0)
+                    depths[thread] = depth + 1
+                    index = page.enter(name, 0, 0, number_of(frame_of(1)), thread, depth, -1, -1, 0, 0)
+                except Exception as error:  # noqa: BLE001  noted on the page and shown in the report
+                    self._give_up(op, error)
+            try:
+                result = function(*args, **kwargs)
+            except BaseException:
+                self.end(op, (index, thread) if index >= 0 else None, True)
+                raise
+            if index >= 0:
+                try:
+                    depths[thread] = depth
+                    page.leave_well(index)
+                    for then in self._after.get(op, ()):
+                        then(False)
+                except Exception as error:  # noqa: BLE001  noted on the page and shown in the report
+                    self._give_up(op, error)
+            return result
+
+        return wrapper
 
     def wrap_plain(self, function: Callable[..., Any], op: str, note: Callable[..., str] | None = None) -> Any:
         """A function whose arguments tell nothing of groups and peers, recorded under the name `op`."""

@@ -72,8 +72,10 @@ class _Replica:
         self.module = weakref.ref(module)
         self.group = group
         self.shared = [(name, weakref.ref(parameter)) for name, parameter in shared]
+        self.dense = False
+        """The gradient that is looked at is a plain one on the CPU."""
         self.unsynced = False
-        """The last backward pass was not reduced."""
+        """The last backward pass before a checksum was not reduced."""
 
 
 class FiniteChecks:
@@ -84,6 +86,8 @@ class FiniteChecks:
         self._clock = clock
         self._torch: Any = None
         self._tensor: Any = None
+        self._calm = False
+        """The backward pass under way began outside of modes and transformations."""
         self._off = False
         self._done = False
         """A note was left: what follows is its consequence."""
@@ -121,23 +125,21 @@ class FiniteChecks:
             self._guarded(batches.note, self._page.steps, label, value)
 
     def backward_begins(self, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
-        if self._done or self._torch is None:
+        if self._done or self._off or self._torch is None:
             return
         losses = args[0] if args else ()
         # The usual case without another function called: one finite number on the CPU.
         if self._suspicion is None and type(losses) is tuple and len(losses) == 1 and type(losses[0]) is self._tensor:
             loss = losses[0]
-            if (
-                loss.is_cpu
-                and loss.numel() == 1
-                and loss.is_floating_point()
-                and self._modes() == 0
-                and self._transformation() is None
-            ):
-                value = loss.item()
-                if value - value == 0.0:  # neither NaN nor infinite
-                    self._backwards += 1
-                    return
+            self._calm = self._modes() == 0 and self._transformation() is None
+            try:
+                if self._calm and loss.is_cpu and loss.numel() == 1:
+                    value = loss.item()
+                    if value - value == 0.0:  # neither NaN nor infinite
+                        self._backwards += 1
+                        return
+            except Exception as error:  # noqa: BLE001  noted on the page and shown in the report
+                self._give_up(error)
         self._guarded(self._look_at_losses, losses)
 
     def backward_done(self, failed: bool = False) -> None:
@@ -171,8 +173,11 @@ class FiniteChecks:
             if self._modes() == 0 and self._transformation() is None:
                 action(*args)
         except Exception as error:  # noqa: BLE001  noted on the page and shown in the report
-            self._off = True
-            self._page.error(f"watching for non-finite values ended: {type(error).__name__}: {error}")
+            self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        self._off = True
+        self._page.error(f"watching for non-finite values ended: {type(error).__name__}: {error}")
 
     # Losses.
 
@@ -400,6 +405,7 @@ class FiniteChecks:
         if sentinel is None:
             return
         self._sentinel = weakref.ref(sentinel)
+        replica.dense = type(sentinel) is torch.nn.Parameter and sentinel.is_cpu
         if sentinel.is_cuda:
             self._clock.device = DeviceClock(torch)
         with torch.enable_grad():
@@ -408,23 +414,25 @@ class FiniteChecks:
         accumulator.register_prehook(functools.partial(self._own_gradient, replica))
 
     def _own_gradient(self, replica: _Replica, gradients: tuple[Any, ...]) -> None:
-        self._clock.own_gradients_done()
-        module = replica.module()
-        replica.unsynced = module is not None and not module.require_backward_grad_sync
+        clock = self._clock
+        if clock.device is None:
+            clock.reduced_from = time.perf_counter()
+        else:
+            clock.own_gradients_done()
+        if self._page.steps % _CHECKSUM_EVERY == 0:
+            module = replica.module()
+            replica.unsynced = module is not None and not module.require_backward_grad_sync
         if self._done or self._suspicion is not None or not gradients or gradients[0] is None:
             return
         gradient = gradients[0]
         # The usual case without another function called: a small dense gradient on the CPU whose sum is finite.
-        if (
-            type(gradient) is self._tensor
-            and gradient.is_cpu
-            and not gradient.is_sparse
-            and self._modes() == 0
-            and self._transformation() is None
-        ):
-            total = gradient.sum().item()
-            if total - total == 0.0:
-                return
+        if self._calm and replica.dense and not self._off:
+            try:
+                total = gradient.sum().item()
+                if total - total == 0.0:
+                    return
+            except Exception as error:  # noqa: BLE001  noted on the page and shown in the report
+                self._give_up(error)
         self._guarded(self._look_at_gradient, gradient)
 
     def _write_checksums(self) -> None:

@@ -16,7 +16,7 @@ from rankscope.probe.finite import FiniteChecks
 from rankscope.probe.first_step import FirstStep
 from rankscope.probe.imports import ImportWatch
 from rankscope.probe.page import Page
-from rankscope.probe.phases import PhaseClock
+from rankscope.probe.phases import WAITING, PhaseClock
 
 
 class TorchHooks:
@@ -113,26 +113,31 @@ class TorchHooks:
 
     def _autograd(self, module: ModuleType) -> None:
         if hasattr(module, "_engine_run_backward"):
-            module._engine_run_backward = self._calls.wrap_plain(module._engine_run_backward, BACKWARD)  # type: ignore[attr-defined]
+            module._engine_run_backward = self._calls.wrap_bare(module._engine_run_backward, BACKWARD)  # type: ignore[attr-defined]
             self._calls.before(BACKWARD, self._clock.backward_begins)
             self._calls.before(BACKWARD, self._finite.backward_begins)
-            self._calls.after(BACKWARD, self._finite.backward_done)
             self._calls.after(BACKWARD, self._clock.backward_done)
+            self._calls.after(BACKWARD, self._finite.backward_done)
 
     def _ddp(self, module: ModuleType) -> None:
         """Models that ranks hold alike: what goes in, and the gradients before they are reduced."""
         replicated = module.DistributedDataParallel
         construct, before_forward = replicated.__init__, replicated._pre_forward
-        clock, finite = self._clock, self._finite
+        clock, finite, now = self._clock, self._finite, time.perf_counter
 
         @functools.wraps(construct)
         def __init__(model: Any, *args: Any, **kwargs: Any) -> None:
             construct(model, *args, **kwargs)
             finite.replicated(model)
+            # Of replicas each gradient is looked at before it is reduced, not after the pass.
+            self._calls.forget(BACKWARD, finite.backward_done)
 
         @functools.wraps(before_forward)
         def _pre_forward(model: Any, *inputs: Any, **kwargs: Any) -> Any:
-            clock.forward_begins()
+            if clock.device is None:
+                clock.forward_at, clock.waited_before = now(), clock.seconds[WAITING]
+            else:
+                clock.forward_begins()
             if len(inputs) == 1 and not kwargs:
                 finite.fed("input[0]", inputs[0])
             else:
@@ -174,10 +179,10 @@ class TorchHooks:
             if self._first_step:
                 self._first_step = False
                 page.stage("training")
-            page.step()
             if clock.device is None and clock.since:
-                page.phases(clock.since, clock.first_step, clock.seconds)
+                page.step_with_phases(clock.since, clock.first_step, clock.seconds)
             else:
+                page.step()
                 clock.step()
 
         module.register_optimizer_step_pre_hook(self._finite.step_begins)

@@ -224,6 +224,12 @@ class Page:
         self.steps += 1
         COUNTERS.pack_into(self._map, COUNTERS_OFFSET, _now(), self.steps, self._batches, self._calls)
 
+    def step_with_phases(self, since: int, first_step: int, seconds: list[float]) -> None:
+        self.steps += 1
+        now = _now()
+        COUNTERS.pack_into(self._map, COUNTERS_OFFSET, now, self.steps, self._batches, self._calls)
+        PHASES.pack_into(self._map, PHASES_OFFSET, since, now, first_step, *seconds)
+
     def loader(self, batches: int, number: int, workers: int, site: int, *, waiting: bool, exhausted: bool) -> None:
         now = _now()
         if not waiting and not exhausted:
@@ -292,6 +298,13 @@ class Page:
                 self._map[offset + CALL.size - 3] = FAILED
         _pack_u64(self._map, COUNTERS_OFFSET, now)
         return (now - entered) / 1e9
+
+    def leave_well(self, index: int) -> None:
+        """`leave` in fewer words, for what every step calls."""
+        now = _now()
+        if self._calls - index < RING_SLOTS:
+            _pack_u64(self._map, RING_OFFSET + (index % RING_SLOTS) * CALL.size + 8, now)
+        _pack_u64(self._map, COUNTERS_OFFSET, now)
 
     def end_set_up(self) -> None:
         _pack_u32(self._map, STAGES_OFFSET + 12, 1)

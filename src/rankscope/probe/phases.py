@@ -30,12 +30,12 @@ class PhaseClock:
         """When counting began; 0 before."""
         self.first_step = 0
         self._thread = 0
-        self._forward_at = 0.0
+        self.forward_at = 0.0
         self._backward_at = 0.0
-        self._reduced_from = 0.0
+        self.reduced_from = 0.0
         self.device: DeviceClock | None = None
         """Set where the model lives on a GPU."""
-        self._waited = 0.0
+        self.waited_before = 0.0
         """Total waiting before the current forward or backward pass began."""
 
     def step(self) -> None:
@@ -58,25 +58,25 @@ class PhaseClock:
         if self.device is not None:
             self._on_device(self.device.forward_begins)
             return
-        self._forward_at, self._waited = _now(), self.seconds[WAITING]
+        self.forward_at, self.waited_before = _now(), self.seconds[WAITING]
 
     def backward_begins(self, *_call: object) -> None:
         if self.device is not None:
             return
         now = _now()
-        if self.since and self._forward_at:
-            waited = self.seconds[WAITING] - self._waited
-            own = now - self._forward_at - waited
+        if self.since and self.forward_at:
+            waited = self.seconds[WAITING] - self.waited_before
+            own = now - self.forward_at - waited
             if own > 0.0:
                 self.seconds[FORWARD] += own
-        self._forward_at = 0.0
-        self._backward_at, self._reduced_from, self._waited = now, 0.0, self.seconds[WAITING]
+        self.forward_at = 0.0
+        self._backward_at, self.reduced_from, self.waited_before = now, 0.0, self.seconds[WAITING]
 
     def own_gradients_done(self) -> None:
         """The rank's own part of the backward pass is done; what is left is the reduction with the others."""
         if self.device is not None:
             self._on_device(self.device.own_gradients_done)
-        self._reduced_from = _now()
+        self.reduced_from = _now()
 
     def backward_done(self, failed: bool = False) -> None:
         if failed:
@@ -87,8 +87,8 @@ class PhaseClock:
         if not self.since or not self._backward_at:
             return
         now = _now()
-        waited = self.seconds[WAITING] - self._waited
-        own_end = self._reduced_from or now
+        waited = self.seconds[WAITING] - self.waited_before
+        own_end = self.reduced_from or now
         own = own_end - self._backward_at - waited
         if own > 0.0:
             self.seconds[BACKWARD] += own
