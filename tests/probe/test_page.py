@@ -14,7 +14,7 @@ from rankscope.errors import EvidenceError
 from rankscope.evidence.model import Frame, Group
 from rankscope.evidence.pages import read_heartbeat, read_page
 from rankscope.probe import page as layout
-from rankscope.probe.page import Page
+from rankscope.probe.page import LOADER_GAVE, LOADER_WAITING, Page
 
 SITE = [("/home/me/train.py", 61, "train"), ("/home/me/main.py", 7, "<module>")]
 FRAMES = tuple(Frame(function, file, line, user=True) for file, line, function in SITE)
@@ -52,7 +52,7 @@ def test_every_field_comes_back(page: Page) -> None:
     )
     page.leave(index, failed=True)
     open_call = enter(page, "barrier")
-    page.loader(12, 1, 4, site, waiting=True, exhausted=False)
+    page.loader(12, 1, 4, site, LOADER_WAITING)
     page.leaving(site, "sys.exit(3)")
     page.exception("ValueError", "no ümlaut\x1f in\nhere", "MainThread", SITE)
     page.error("a hook failed")
@@ -170,7 +170,7 @@ def test_heartbeat_tells_whether_a_call_is_open(page: Page) -> None:
     assert (waiting.calls, waiting.changed_at) == (1, waiting.waiting_since)
     page.leave(index, failed=False)
     page.step()
-    page.loader(1, 0, 0, 0, waiting=False, exhausted=False)
+    page.loader(1, 0, 0, 0, LOADER_GAVE)
     last = read_heartbeat(path)
     assert (last.waiting_since, last.steps, last.batches) == (None, 1, 1)
     assert last.changed_at > waiting.changed_at > first.changed_at

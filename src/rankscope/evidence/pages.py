@@ -97,7 +97,7 @@ def read_page(path: Path, *, newest_calls: int = layout.RING_SLOTS) -> PageConte
         calls_total=total,
         calls=_read_calls(data, total, heap, newest_calls),
         groups=heap.groups(),
-        loader=_read_loader(data, flags, heap),
+        loader=_read_loader(data, heap),
         exit_site=heap.site(exit_site),
         exit_note=heap.text(exit_note),
         finalizing=bool(flags & layout.FINALIZING),
@@ -148,16 +148,16 @@ def _read_calls(data: bytes, total: int, heap: Heap, newest: int) -> tuple[Call,
     return tuple(calls)
 
 
-def _read_loader(data: bytes, flags: int, heap: Heap) -> Loader | None:
-    batches, number, workers, site, changed = layout.LOADER.unpack_from(data, layout.LOADER_OFFSET)
+def _read_loader(data: bytes, heap: Heap) -> Loader | None:
+    batches, number, workers, site, state, changed = layout.LOADER.unpack_from(data, layout.LOADER_OFFSET)
     if changed == 0:
         return None
     return Loader(
         number=number,
         batches=batches,
-        exhausted=bool(flags & layout.LOADER_EXHAUSTED),
+        exhausted=state == layout.LOADER_EXHAUSTED,
         workers=workers,
-        in_next=bool(flags & layout.LOADER_WAITING),
+        in_next=state == layout.LOADER_WAITING,
         changed_at=changed / 1e9,
         site=heap.site(site),
     )

@@ -88,9 +88,8 @@ class FiniteChecks:
         self._tensor: Any = None
         self._calm = False
         """The backward pass under way began outside of modes and transformations."""
-        self._off = False
-        self._done = False
-        """A note was left: what follows is its consequence."""
+        self._looking = False
+        """From the import of torch until a note was left (what follows is its consequence) or a hook failed."""
         self._late: LateValues | None = None
         self._batches = Batches()
         self._suspicion: _Suspicion | None = None
@@ -108,6 +107,7 @@ class FiniteChecks:
 
     def start(self, torch: ModuleType) -> None:
         self._torch = torch
+        self._looking = True
         self._tensor = torch.Tensor
         self._modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
         self._transformation: Callable[[], Any] = torch._C._functorch.peek_interpreter_stack
@@ -116,7 +116,7 @@ class FiniteChecks:
 
     def fed(self, label: str, value: Any) -> None:
         """A batch came from a loader, or a model is about to be called with these."""
-        if self._done:
+        if not self._looking:
             return
         batches = self._batches
         if type(value) is self._tensor and not batches.keep:
@@ -125,7 +125,7 @@ class FiniteChecks:
             self._guarded(batches.note, self._page.steps, label, value)
 
     def backward_begins(self, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
-        if self._done or self._off or self._torch is None:
+        if not self._looking:
             return
         losses = args[0] if args else ()
         # The usual case without another function called: one finite number on the CPU.
@@ -143,11 +143,11 @@ class FiniteChecks:
         self._guarded(self._look_at_losses, losses)
 
     def backward_done(self, failed: bool = False) -> None:
-        if not failed and not self._replicas and self._sentinel is not None and not self._done:
+        if self._looking and not failed and not self._replicas and self._sentinel is not None:
             self._guarded(self._look_at_own_gradient)
 
     def step_begins(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        if self._done:
+        if not self._looking:
             return
         # Most steps of replicas on a CPU: their own gradients were looked at; neither a sample nor a sum is due.
         if (
@@ -166,7 +166,7 @@ class FiniteChecks:
         self._guarded(self._add_replica, module)
 
     def _guarded(self, action: Callable[..., None], *args: Any) -> None:
-        if self._off or self._torch is None:
+        if not self._looking:
             return
         try:
             # A mode of the program would see what we compute; inside of a transformation there are no values.
@@ -176,7 +176,7 @@ class FiniteChecks:
             self._give_up(error)
 
     def _give_up(self, error: Exception) -> None:
-        self._off = True
+        self._looking = False
         self._page.error(f"watching for non-finite values ended: {type(error).__name__}: {error}")
 
     # Losses.
@@ -268,7 +268,7 @@ class FiniteChecks:
                 sentinel = parameters.sentinel_of(parameters.optimizer_parameters(optimizer))
                 self._sentinel = weakref.ref(sentinel) if sentinel is not None else None
         self._read_late()
-        if self._done:
+        if not self._looking:
             return
         if self._page.steps % _CHECKSUM_EVERY == 0 and self._page.steps:
             self._write_checksums()
@@ -422,11 +422,11 @@ class FiniteChecks:
         if self._page.steps % _CHECKSUM_EVERY == 0:
             module = replica.module()
             replica.unsynced = module is not None and not module.require_backward_grad_sync
-        if self._done or self._suspicion is not None or not gradients or gradients[0] is None:
+        if not self._looking or self._suspicion is not None or gradients[0] is None:
             return
         gradient = gradients[0]
         # The usual case without another function called: a small dense gradient on the CPU whose sum is finite.
-        if self._calm and replica.dense and not self._off:
+        if self._calm and replica.dense:
             try:
                 total = gradient.sum().item()
                 if total - total == 0.0:
@@ -497,5 +497,5 @@ class FiniteChecks:
         detail: str = "",
         frames: Frames,
     ) -> None:
-        self._done = True
+        self._looking = False
         self._page.non_finite(kind, step, value, names, count, local=local, detail=detail, frames=list(frames))

@@ -15,7 +15,7 @@ from rankscope.probe.calls import BACKWARD, CallRecorder
 from rankscope.probe.finite import FiniteChecks
 from rankscope.probe.first_step import FirstStep
 from rankscope.probe.imports import ImportWatch
-from rankscope.probe.page import Page
+from rankscope.probe.page import LOADER_EXHAUSTED, LOADER_GAVE, LOADER_WAITING, Page
 from rankscope.probe.phases import WAITING, PhaseClock
 
 
@@ -204,17 +204,17 @@ class TorchHooks:
                 self._loaders += 1
             number, workers = numbers[key], iterator._num_workers
             site = sites.number(frame_of(1))
-            page.loader(yielded, number, workers, site, waiting=True, exhausted=False)
+            page.loader(yielded, number, workers, site, LOADER_WAITING)
             begin = now()
             if not first.done_with_batches:
                 first.batch_asked()
             try:
                 batch = advance(iterator)
             except StopIteration:
-                page.loader(yielded, number, workers, site, waiting=False, exhausted=True)
+                page.loader(yielded, number, workers, site, LOADER_EXHAUSTED)
                 first.batch_came(failed=True)
                 raise
-            page.loader(yielded + 1, number, workers, site, waiting=False, exhausted=False)
+            page.loader(yielded + 1, number, workers, site, LOADER_GAVE)
             clock.batch(now() - begin)
             finite.fed("batch", batch)
             if not first.done_with_batches:

@@ -13,7 +13,7 @@ import os
 import struct
 import time
 
-MAGIC = b"RSCOPE01"
+MAGIC = b"RSCOPE02"
 RING_SLOTS = 4096
 HEADER_BYTES = 4096
 HEAP_BYTES = 512 * 1024
@@ -42,22 +42,22 @@ IDENTITY = struct.Struct("<8sIiiIQ")
 COUNTERS_OFFSET = 64
 COUNTERS = struct.Struct("<QQQQ")
 """Time of the last change, optimizer steps, batches, calls."""
-STAGE_OFFSET = 96
+LOADER_OFFSET = 96
+LOADER = struct.Struct("<QIIIIQ")
+"""Batches, number, workers, site, state, time of change."""
+_COUNTERS_AND_LOADER = struct.Struct("<QQQQQIIIIQ")
+STAGE_OFFSET = 128
 STAGE = struct.Struct("<QI")
 """Since when, heap number."""
-LOADER_OFFSET = 112
-LOADER = struct.Struct("<QIIIQ")
-"""Batches, number, workers, site, time of change."""
 FLAGS_OFFSET = 144
 FLAGS = struct.Struct("<IIII")
 """Bits, exit site, exit note, reserved."""
 
 FINALIZING = 1
-LOADER_EXHAUSTED = 2
-LOADER_WAITING = 4
 STACKS_ON_SIGNAL = 8
 RECORDER_SERVED = 16
-_LOADER_BITS = LOADER_EXHAUSTED | LOADER_WAITING
+
+LOADER_GAVE, LOADER_EXHAUSTED, LOADER_WAITING = 0, 2, 4
 
 FAILED = 1
 STAGE_ANNOUNCED = 2
@@ -230,15 +230,24 @@ class Page:
         COUNTERS.pack_into(self._map, COUNTERS_OFFSET, now, self.steps, self._batches, self._calls)
         PHASES.pack_into(self._map, PHASES_OFFSET, since, now, first_step, *seconds)
 
-    def loader(self, batches: int, number: int, workers: int, site: int, *, waiting: bool, exhausted: bool) -> None:
-        now = _now()
-        if not waiting and not exhausted:
+    def loader(self, batches: int, number: int, workers: int, site: int, state: int) -> None:
+        if state == LOADER_GAVE:
             self._batches += 1
-        LOADER.pack_into(self._map, LOADER_OFFSET, batches, number, workers, site, now)
-        bits = (LOADER_WAITING if waiting else 0) | (LOADER_EXHAUSTED if exhausted else 0)
-        self._flags = bits = self._flags & ~_LOADER_BITS | bits
-        _pack_u32(self._map, FLAGS_OFFSET, bits)
-        COUNTERS.pack_into(self._map, COUNTERS_OFFSET, now, self.steps, self._batches, self._calls)
+        now = _now()
+        _COUNTERS_AND_LOADER.pack_into(
+            self._map,
+            COUNTERS_OFFSET,
+            now,
+            self.steps,
+            self._batches,
+            self._calls,
+            batches,
+            number,
+            workers,
+            site,
+            state,
+            now,
+        )
 
     def raise_flag(self, bit: int) -> None:
         self._flags |= bit

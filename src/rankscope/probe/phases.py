@@ -63,14 +63,15 @@ class PhaseClock:
     def backward_begins(self, *_call: object) -> None:
         if self.device is not None:
             return
-        now = _now()
-        if self.since and self.forward_at:
-            waited = self.seconds[WAITING] - self.waited_before
-            own = now - self.forward_at - waited
-            if own > 0.0:
+        now = self._backward_at = _now()
+        waiting = self.seconds[WAITING]
+        if self.forward_at:
+            own = now - self.forward_at - waiting + self.waited_before
+            if self.since and own > 0.0:
                 self.seconds[FORWARD] += own
-        self.forward_at = 0.0
-        self._backward_at, self.reduced_from, self.waited_before = now, 0.0, self.seconds[WAITING]
+            self.forward_at = 0.0
+        self.reduced_from = 0.0
+        self.waited_before = waiting
 
     def own_gradients_done(self) -> None:
         """The rank's own part of the backward pass is done; what is left is the reduction with the others."""

@@ -69,16 +69,19 @@ class Sites:
     def number(self, frame: FrameType | None) -> int:
         """The heap number of the innermost user frames at or above `frame`; 0 where there is none."""
         # Every step comes by here: no function is called for a site that is known.
+        known = _user_files.get
         inner = frame
-        while inner is not None and not _user_files.get(inner.f_code.co_filename):
-            if inner.f_code.co_filename not in _user_files and is_user_file(inner.f_code.co_filename):
+        while inner is not None:
+            users = known(inner.f_code.co_filename)
+            if users or (users is None and is_user_file(inner.f_code.co_filename)):
                 break
             inner = inner.f_back
-        if inner is None:
+        else:
             return 0
         outer = inner.f_back
-        while outer is not None and not _user_files.get(outer.f_code.co_filename):
-            if outer.f_code.co_filename not in _user_files and is_user_file(outer.f_code.co_filename):
+        while outer is not None:
+            users = known(outer.f_code.co_filename)
+            if users or (users is None and is_user_file(outer.f_code.co_filename)):
                 break
             outer = outer.f_back
         if outer is None:
