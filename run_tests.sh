@@ -12,6 +12,9 @@ Sets up .venv if needed, checks lint, format and types (scripts/check.sh), then 
   --fast       leave out the tests that start whole jobs (marked slow)
   -h, --help   show this text
 
+With CI set in the environment, tests that failed are run a second time, alone; one marked `once` (the zoo: a wrong blame)
+fails for good the first time, and so does everything where more than five fail.
+
 Everything else goes to pytest, which runs in the repository's folder:
   run_tests.sh -k waits
   run_tests.sh tests/test_scripts.py
@@ -37,4 +40,13 @@ done
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")"
 bash scripts/setup.sh
 bash scripts/check.sh
-exec .venv/bin/python -m pytest ${selection[@]+"${selection[@]}"} ${arguments[@]+"${arguments[@]}"}
+status=0
+.venv/bin/python -m pytest ${selection[@]+"${selection[@]}"} ${arguments[@]+"${arguments[@]}"} || status=$?
+# 1: some tests failed. Hundreds of them start real processes: those that failed get a second look, alone. Both are
+# shown; tests marked `once` fail for good the first time.
+if [[ $status == 1 && -n ${CI:-} ]]; then
+    echo "run_tests.sh: a second look at the tests that failed"
+    status=0
+    .venv/bin/python -m pytest --last-failed --last-failed-no-failures none --second-look || status=$?
+fi
+exit "$status"

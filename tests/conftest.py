@@ -21,7 +21,22 @@ import pytest
 import searching  # noqa: F401  loads the profile that all properties are searched with
 
 MARK = "RANKSCOPE_TEST_MARK"
+MOST_SECOND_LOOKS = 5
 COMMAND = (sys.executable, "-m", "rankscope")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--second-look", action="store_true", help="only tests that failed before and may be repeated")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--second-look"):
+        return
+    final = [item.nodeid for item in items if item.get_closest_marker("once") is not None]
+    if final:
+        pytest.exit(f"no second look: {', '.join(final)} must be right the first time", returncode=1)
+    if len(items) > MOST_SECOND_LOOKS:
+        pytest.exit(f"no second look: {len(items)} tests failed, more than {MOST_SECOND_LOOKS}", returncode=1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.mark.slow
+@pytest.mark.once
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", case_names())
 def test_case_gets_its_verdict(name: str, runs: Runs, tmp_path: Path) -> None:
