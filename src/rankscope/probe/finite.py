@@ -118,11 +118,10 @@ class FiniteChecks:
         """A batch came from a loader, or a model is about to be called with these."""
         if not self._looking:
             return
-        batches = self._batches
-        if type(value) is self._tensor and not batches.keep:
-            batches.fed.append((self._page.steps, [(label, weakref.ref(value))]))
+        if type(value) is self._tensor and not self._batches.keep:
+            self._batches.fed.append((self._page.steps, [(label, weakref.ref(value))]))
         else:
-            self._guarded(batches.note, self._page.steps, label, value)
+            self._guarded(self._batches.note, self._page.steps, label, value)
 
     def backward_begins(self, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
         if not self._looking:
