@@ -75,7 +75,7 @@ def _prepared(
     if fault is not None and fault.rank >= ranks and not for_run:
         raise UsageError(f"--fault: there is no rank {fault.rank}; the ranks are 0 to {ranks - 1}")
     live.say(f"{ranks} {'rank' if ranks == 1 else 'ranks'}: {why}")
-    _check_before_ranks(config, None if for_run else ranks)
+    check_before_ranks(config, None if for_run else ranks)
     dataset, tokenizer_size = _dataset(config)
     check_checkpoints(config, tokenizer_size)
     folder = make_run_folder(options.run_dir, "train")
@@ -92,18 +92,20 @@ def _prepared(
     path = folder / "plan.json"
     write_plan(plan, path)
     if fault is not None:
-        live.say(f"planted: {fault.kind} on rank {fault.rank} in step {fault.step}{_said_of(fault)}")
+        live.say(f"planted: {fault.kind} on rank {fault.rank} in step {fault.step}")
+    if for_run_of(fault):
+        live.say(f"with {' '.join(for_run_of(fault))}, so that it ends; what follows -- changes that")
     return [
         *("--nproc-per-node", str(ranks), "--run-dir", str(folder)),
-        *(_FOR_RUN.get(fault.kind, ()) if fault is not None else ()),
+        *for_run_of(fault),
         *for_run,
         *("--module", "rankscope.train.rank", str(path.resolve())),
     ]
 
 
-def _said_of(fault: FaultPlan) -> str:
-    options = _FOR_RUN.get(fault.kind)
-    return "" if options is None else f" ({' '.join(options)}: change them after --)"
+def for_run_of(fault: FaultPlan | None) -> tuple[str, ...]:
+    """Options of `rankscope run` under which a planted fault shows what it should; the user's own come after them."""
+    return () if fault is None else _FOR_RUN.get(fault.kind, ())
 
 
 def count_ranks(config: RunConfig, wanted: int | None) -> tuple[int, str, bool]:
@@ -132,7 +134,7 @@ def count_ranks(config: RunConfig, wanted: int | None) -> tuple[int, str, bool]:
     return 2, "on the CPU, because no GPU is visible" if config.system.device == "auto" else "on the CPU", False
 
 
-def _check_before_ranks(config: RunConfig, world_size: int | None) -> None:
+def check_before_ranks(config: RunConfig, world_size: int | None) -> None:
     """What a rank would find out later, and not every rank: missing packages, and shards that do not come out even.
 
     `world_size`: None where options of `rankscope run` may add nodes.
@@ -239,9 +241,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     what.add_argument("--show-config", action="store_true", help="print every value and where it came from; then stop")
     where = parser.add_argument_group("where to train")
-    where.add_argument(
-        "--gpus", metavar="LIST", help="0,3 by number; auto: all that are free; auto:2: the two freest"
-    )
+    where.add_argument("--gpus", metavar="LIST", help="0,3 by number; auto: all that are free; auto:2: the two freest")
     where.add_argument("--wait", action="store_true", help="with --gpus: start once enough of them are free")
     where.add_argument(
         "--nproc-per-node", type=int, metavar="N", help="ranks on this machine (default: its GPUs, or 2 on the CPU)"

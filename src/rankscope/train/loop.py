@@ -68,7 +68,8 @@ def train(plan: RunPlan, voice: Voice) -> int:
     join_group(place, spread_kind, config.system, verbose=config.logging.debug)
     with attention_backend(config, place) as attention:
         if place.rank == 0:
-            voice.info(f"strategy {spread_kind} on {place.world_size} rank{'' if place.world_size == 1 else 's'}: {why}")
+            ranks = "1 rank" if place.world_size == 1 else f"{place.world_size} ranks"
+            voice.info(f"strategy {spread_kind} on {ranks}: {why}")
             voice.info(f"attention {attention}; compile {compile_wanted(config, place)}")
         dtype, dtype_why = choose_dtype(config, place)
         spread = build_model(config, place, spread_kind, rows, dtype)

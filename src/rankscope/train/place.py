@@ -77,8 +77,8 @@ def join_group(place: Place, spread: Spread, system: SystemConfig, *, verbose: b
     made = setup_distributed(timeout_s=system.timeout_s, verbose=verbose, device=place.device)
     if made.backend == "gloo" and place.device.type == "cuda" and spread in ("fsdp", "hsdp"):
         raise UsageError(
-            f"system.strategy={spread} on GPUs needs NCCL, and the ranks agreed on Gloo: mend what is told above, or use "
-            "system.strategy=ddp"
+            f"system.strategy={spread} on GPUs needs NCCL, and the ranks agreed on Gloo: mend what is told above, or "
+            "write system.strategy=ddp"
         )
 
 
