@@ -15,8 +15,8 @@ from rankscope.train.state.manifest import Found, TensorForm
 
 
 def check_checkpoints(config: RunConfig, tokenizer_size: int) -> None:
-    """Refuses a checkpoint that is not there or is of another model, a directory that cannot be written, and a disk that
-    cannot hold one."""
+    """Refuses a checkpoint that is not there or is of another model, a directory that cannot be written, and a disk
+    that cannot hold one."""
     here = _forms(config, embedding_rows(config.model, tokenizer_size))
     found = _to_resume(config)
     if found is not None and (reason := manifests.refusal(found, here)) is not None:
