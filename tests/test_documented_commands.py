@@ -241,6 +241,7 @@ def reader(tmp_path: Path) -> Reader:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)  # many jobs, one after the other
 def test_commands_about_training_work_in_the_order_of_the_pages(reader: Reader) -> None:
     # The set-up has tests of its own, and this interpreter is set up.
     (reader.folder / "run_training.sh").unlink()
@@ -262,6 +263,7 @@ def test_commands_about_training_work_in_the_order_of_the_pages(reader: Reader) 
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)  # many jobs, one after the other
 def test_commands_about_running_checking_and_launching_work(reader: Reader) -> None:
     (reader.folder / "train.py").write_text(
         "import os, sys\nimport msgspec\n"
