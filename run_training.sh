@@ -15,7 +15,7 @@ that CUDA_VISIBLE_DEVICES allows, or two ranks on the CPU where there is none.
   --config FILE        JSON (with // comments), YAML or TOML
   --override A.B=C     one value, as training.batch_size=4; may be repeated
   --max-steps N        optimizer steps
-  --gpus LIST          0,3 by number; auto or auto:2 for the freest
+  --gpus LIST          0,3 by number; auto for all that are free, auto:2 for the two freest
   --strategy NAME      auto, single, ddp, fsdp, hsdp
   --resume WHAT        auto, no, or a checkpoint
   --fault KIND@rank=1,step=5   plant a failure and see the verdict
@@ -47,15 +47,16 @@ while (($# > 0)); do
         --show-config) prepare= ;;
         --preset=?* | --config=?*) data+=("$1") chosen=yes ;;
         --override=?*) data+=("$1") ;;
-        --replay-nan=?*) prepare= ;;
+        --replay-nan=?* | --export=?*) prepare= ;;
+        --wait) ;;
         --max-steps=?* | --gpus=?* | --strategy=?* | --resume=?* | --fault=?* | --nproc-per-node=?* | --run-dir=?*) ;;
         --preset | --config | --override | --max-steps | --gpus | --strategy | --resume | --fault | --nproc-per-node | \
-            --run-dir | --replay-nan)
+            --run-dir | --replay-nan | --export)
             (($# > 1)) || refuse "$1 needs a value"
             case $name in
                 --preset | --config) data+=("$1" "$2") chosen=yes ;;
                 --override) data+=("$1" "$2") ;;
-                --replay-nan) prepare= ;;
+                --replay-nan | --export) prepare= ;;
             esac
             shift
             ;;

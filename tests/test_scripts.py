@@ -6,6 +6,7 @@ down how pip was called, so that nothing is installed.
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import subprocess
@@ -15,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from rankscope.train.command import build_parser
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = ["run_training.sh", "run_tests.sh", ".ci/run", "scripts/setup.sh", "scripts/check.sh"]
@@ -170,6 +173,17 @@ def test_training_prepares_the_data_first_and_trains_with_all_options(
     first, second = record.read_text().splitlines()
     assert first.startswith(f"rankscope prepare {prepared}")
     assert second == " ".join(["rankscope train", *arguments])
+
+
+@pytest.mark.parametrize(
+    "option", [action for action in build_parser()._actions if action.dest != "help"], ids=lambda action: action.dest
+)
+def test_training_takes_every_option_of_the_verb(tree: Tree, option: argparse.Action) -> None:
+    record = copy_with_recorded_commands(tree, "run_training.sh")
+    given = [option.option_strings[-1], *([] if option.nargs == 0 else ["VALUE"])]
+    ended = tree.run("run_training.sh", *given)
+    assert ended.returncode == 0, ended.stderr
+    assert record.read_text().splitlines()[-1] == " ".join(["rankscope train", *given])
 
 
 def test_training_prepares_nothing_where_only_the_configuration_is_wanted(tree: Tree) -> None:

@@ -62,7 +62,7 @@ def test_time_left_is_said_as_a_clock(seconds: float | None, text: str) -> None:
 def test_share_of_the_peak_is_unknown_for_an_unknown_device() -> None:
     assert peak_flops("NVIDIA H200") == peak_flops("NVIDIA H100 80GB HBM3") == 989.5e12
     assert peak_flops("NVIDIA H100 PCIe") == 756.5e12
-    assert peak_flops("Some New Card") is None
+    assert [peak_flops(name) for name in ("Some New Card", "NVIDIA T400 4GB", "RTX 4090 Laptop GPU")] == [None] * 3
     tokens, tera, mfu = Speeds(1000, 2e9, 2, None).rates(0.5)
     assert (tokens, tera, mfu) == (2000.0, 2.0, None)
     assert Speeds(1000, 2e9, 2, 4e12).rates(0.5)[2] == 0.5

@@ -2,35 +2,44 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 from rankscope.distributed.failures import NoRendezvous
 
-_POLL_S = 0.05
 _kept: list[Any] = []
 """Rank 0 may serve the store itself: it must not end before the process does."""
 
 
 def everybody_says(store: Any, topic: str, rank: int, world_size: int, word: str, timeout_s: float) -> list[str]:
-    """What each rank said on the topic, in their order. Raises NoRendezvous naming the ranks that never spoke."""
-    store.set(f"{topic}/{rank}", word)
-    deadline = time.monotonic() + timeout_s
+    """What each rank said on the topic, in their order. Raises NoRendezvous naming the ranks that never spoke.
+
+    A rank that waits here stands still and asks nothing, so that whoever watches it sees a rank that waits.
+    """
+    from torch.distributed import DistNetworkError, DistStoreError
+
     keys = [f"{topic}/{other}" for other in range(world_size)]
-    silent = list(range(world_size))
-    while silent:
-        silent = [other for other in silent if not store.check([keys[other]])]
-        if silent and time.monotonic() > deadline:
-            names = ", ".join(map(str, silent))
-            raise NoRendezvous(
-                f"rank{'' if len(silent) == 1 else 's'} {names} of {world_size} did not come within {timeout_s:g} s "
-                f"({topic}): see whether they were started, and what they do"
-            )
-        if silent:
-            time.sleep(_POLL_S)
-    return [store.get(key).decode() for key in keys]
+    try:
+        store.set(keys[rank], word)
+        try:
+            store.wait(keys, timedelta(seconds=timeout_s))
+        except DistStoreError:  # the time is over
+            _complain(store, topic, keys, timeout_s)
+        return [store.get(key).decode() for key in keys]
+    except DistNetworkError as error:
+        first = str(error).splitlines()[0]
+        raise NoRendezvous(f"the store of the ranks went away ({first}): see how rank 0 ended") from error
+
+
+def _complain(store: Any, topic: str, keys: list[str], timeout_s: float) -> None:
+    silent = [rank for rank, key in enumerate(keys) if not store.check([key])]
+    if silent:
+        names = ", ".join(map(str, silent))
+        raise NoRendezvous(
+            f"rank{'' if len(silent) == 1 else 's'} {names} of {len(keys)} did not come within {timeout_s:g} s "
+            f"({topic}): see whether they were started, and what they do"
+        )
 
 
 def open_store(place: Any, timeout_s: float, *, serve: bool = True) -> Any:

@@ -58,12 +58,13 @@ def prove_group(
     world_size: int,
     timeout_s: float,
     *,
-    gave_up: Callable[[], str | None] = lambda: None,
+    gave_up: Callable[[], str | None] | None = None,
     on_error: Callable[[], None] = lambda: None,
 ) -> Problem | None:
     """Makes the default group with `form` and sums the ranks' numbers over it; None where the sum is right.
 
-    `gave_up` is asked meanwhile: it tells whether another rank has failed, for which this one must not wait on.
+    `gave_up`, if given, is asked meanwhile: it tells whether another rank has failed, for which this one must not
+    wait on.
     `on_error` is called while an error is being handled.
     """
     made = threading.Event()
@@ -89,7 +90,9 @@ def prove_group(
     thread = threading.Thread(target=attempt, name="first-collective", daemon=True)
     thread.start()
     deadline = time.monotonic() + timeout_s
-    while thread.is_alive() and time.monotonic() < deadline:
+    if gave_up is None:
+        thread.join(timeout_s)
+    while gave_up is not None and thread.is_alive() and time.monotonic() < deadline:
         thread.join(_POLL_S)
         other = gave_up() if thread.is_alive() else None
         if other is not None:

@@ -36,11 +36,14 @@ class Distributed:
     """NCCL was wanted and given up for Gloo, on all ranks."""
 
 
-def setup_distributed(*, timeout_s: float = 600.0, verbose: bool = True) -> Distributed:
+def setup_distributed(
+    *, timeout_s: float = 600.0, verbose: bool = True, device: torch.device | None = None
+) -> Distributed:
     """Sets up the default process group, telling each step as `[DDP-DEBUG]` lines on standard output.
 
     The backend is DDP_BACKEND, or NCCL where every rank can use it, else Gloo: all ranks have the same one, always. The
-    device is set before the group is made, and a first sum over all ranks proves the group before this returns.
+    device is set before the group is made, and a first sum over all ranks proves the group before this returns. Where
+    `device` is None it is the GPU of the local rank, or the CPU where there is none; with a CPU the backend is Gloo.
 
     Raises SetupFailed, whose subclasses say in which phase; not caught, it ends the program with that phase's exit
     code: 80 environment, 81 device, 82 rendezvous, 83 process group, 84 first collective.
@@ -48,14 +51,14 @@ def setup_distributed(*, timeout_s: float = 600.0, verbose: bool = True) -> Dist
     log = _Log(verbose)
     log.debug("setup_distributed() called")
     try:
-        return _set_up(log, timeout_s)
+        return _set_up(log, timeout_s, device)
     except SetupFailed as error:
         log.error(f"{error.phase}: {error}")
         log.failure()
         raise
 
 
-def _set_up(log: _Log, timeout_s: float) -> Distributed:
+def _set_up(log: _Log, timeout_s: float, given: torch.device | None) -> Distributed:
     variables = mask_environment(os.environ)
     for name in SHOWN:
         log.debug(f"{name}={variables.get(name, '(not set)')}")
@@ -64,7 +67,7 @@ def _set_up(log: _Log, timeout_s: float) -> Distributed:
     if not place.launched:
         log.debug("No launcher: a single process of its own")
     _tell_versions(log)
-    wanted, device = _choose_device(place, log)
+    wanted, device = _choose_device(place, given, log)
     store = open_store(place, timeout_s)
     backend, fell_back = _agree(store, place, wanted, log, timeout_s)
     if backend == "gloo" and place.backend != "nccl" and device.type == "cuda":
@@ -76,6 +79,8 @@ def _set_up(log: _Log, timeout_s: float) -> Distributed:
                 raise NoGroup(f"NCCL was asked for with DDP_BACKEND=nccl and does not work: {refused}")
             _warn_of_fallback(log, refused)
             backend, fell_back = "gloo", True
+        else:
+            _bind(device)
     if backend == "gloo":
         _use_gloo(store, place, log, timeout_s)
     log.info(f"Distributed training initialized: {place.world_size} ranks, backend {backend}, device {device}")
@@ -99,22 +104,28 @@ def _tell_versions(log: _Log) -> None:
         log.debug(f"NCCL version: {nccl_module.version()}")
 
 
-def _choose_device(place: Place, log: _Log) -> tuple[str, torch.device]:
+def _choose_device(place: Place, given: torch.device | None, log: _Log) -> tuple[str, torch.device]:
     """The backend that this rank would take (`nccl`, or `gloo` with the reason), and its device, set."""
     import torch
 
-    reason = nccl.why_not_nccl(place.local_rank) if place.backend != "gloo" else "DDP_BACKEND=gloo"
+    index = place.local_rank if given is None or given.index is None else given.index
+    if place.backend == "gloo":
+        reason: str | None = "DDP_BACKEND=gloo"
+    elif given is not None and given.type == "cpu":
+        reason = "this rank computes on the CPU"
+    else:
+        reason = nccl.why_not_nccl(index)
     if place.backend == "nccl" and reason is not None:
         raise BadDevice(f"DDP_BACKEND=nccl, and {reason}: set DDP_BACKEND=gloo, or leave it out to let it be chosen")
-    if not torch.cuda.is_available():
+    if not torch.cuda.is_available() or (given is not None and given.type == "cpu"):
         return f"gloo: {reason}" if reason is not None else "nccl", torch.device("cpu")
-    if place.local_rank >= torch.cuda.device_count():
+    if index >= torch.cuda.device_count():
         raise BadDevice(
-            f"LOCAL_RANK={place.local_rank} has no GPU: {torch.cuda.device_count()} are visible. "
+            f"LOCAL_RANK={place.local_rank} has no GPU {index}: {torch.cuda.device_count()} are visible. "
             "Start fewer ranks, or change CUDA_VISIBLE_DEVICES"
         )
-    device = torch.device("cuda", place.local_rank)
-    log.debug(f"Setting CUDA device to {place.local_rank}...")
+    device = torch.device("cuda", index)
+    log.debug(f"Setting CUDA device to {index}...")
     torch.cuda.set_device(device)
     log.debug(f"Device set to {device}")
     return "nccl" if reason is None else f"gloo: {reason}", device
@@ -167,6 +178,14 @@ def _try_nccl(store: Any, place: Place, device: Any, log: _Log, timeout_s: float
     nccl.abandon_group()
     everybody_says(store, "nccl taken down", place.rank, place.world_size, OK, timeout_s)
     return f"rank {odd[0]}: {odd[1]}"
+
+
+def _bind(device: torch.device) -> None:
+    """As `device_id` of init_process_group does, which would make the communicator before anybody could give up."""
+    from torch.distributed import distributed_c10d as c10d
+
+    group: Any = c10d._get_default_group()
+    group.bound_device_id = device
 
 
 def _use_gloo(store: Any, place: Place, log: _Log, timeout_s: float) -> None:

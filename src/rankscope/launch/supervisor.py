@@ -155,7 +155,7 @@ class Supervisor:
             if stop:
                 self._verdicts[evidence.attempt] = verdict
         self.write(verdict)
-        then = "stopping the job" if stop else "the job goes on"
+        then = "stopping the job" if stop else "nothing is stopped"
         option = f" (--on-nan {self._on_nan})" if verdict.outcome == "nan" else ""
         live.say(live.detected(verdict, then + option))
         if stop:

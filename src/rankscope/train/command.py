@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from rankscope.errors import MissingTorch, UsageError
 from rankscope.train.config import RunConfig
-from rankscope.train.fault_plan import KINDS, FaultPlan, parse_fault
+from rankscope.train.fault_plan import KINDS, FaultKind, FaultPlan, parse_fault
 
 _EPILOG = """\
 examples:
@@ -22,6 +22,10 @@ examples:
 
 What follows -- goes to 'rankscope run': rankscope train -- --on-hang stop --nnodes 2 --rdzv-endpoint host:29400
 """
+
+
+_FOR_RUN: dict[FaultKind, tuple[str, ...]] = {"hang": ("--on-hang", "stop", "--stall-after", "10")}
+"""A call that may yet return is only ever a likely hang, reported and watched: game day should end by itself."""
 
 
 def train_command(arguments: list[str]) -> int:
@@ -60,15 +64,18 @@ def _prepared(
 ) -> list[str]:
     """Everything that is done once, before there are ranks; returns the command line for `rankscope run`."""
     from rankscope.launch.folder import make_run_folder
+    from rankscope.launch.gpu_choice import choose_gpus
     from rankscope.report import live
     from rankscope.train.plan import RunPlan, write_plan
     from rankscope.train.state.before_start import check_checkpoints
 
-    _choose_gpus(options.gpus)
+    if options.gpus is not None:
+        choose_gpus(options.gpus, wait=options.wait, say=live.say)
     ranks, why, on_gpus = count_ranks(config, options.nproc_per_node)
     if fault is not None and fault.rank >= ranks and not for_run:
         raise UsageError(f"--fault: there is no rank {fault.rank}; the ranks are 0 to {ranks - 1}")
     live.say(f"{ranks} {'rank' if ranks == 1 else 'ranks'}: {why}")
+    check_before_ranks(config, None if for_run else ranks)
     dataset, tokenizer_size = _dataset(config)
     check_checkpoints(config, tokenizer_size)
     folder = make_run_folder(options.run_dir, "train")
@@ -86,11 +93,19 @@ def _prepared(
     write_plan(plan, path)
     if fault is not None:
         live.say(f"planted: {fault.kind} on rank {fault.rank} in step {fault.step}")
+    if for_run_of(fault):
+        live.say(f"with {' '.join(for_run_of(fault))}, so that it ends; what follows -- changes that")
     return [
         *("--nproc-per-node", str(ranks), "--run-dir", str(folder)),
+        *for_run_of(fault),
         *for_run,
         *("--module", "rankscope.train.rank", str(path.resolve())),
     ]
+
+
+def for_run_of(fault: FaultPlan | None) -> tuple[str, ...]:
+    """Options of `rankscope run` under which a planted fault shows what it should; the user's own come after them."""
+    return () if fault is None else _FOR_RUN.get(fault.kind, ())
 
 
 def count_ranks(config: RunConfig, wanted: int | None) -> tuple[int, str, bool]:
@@ -119,6 +134,21 @@ def count_ranks(config: RunConfig, wanted: int | None) -> tuple[int, str, bool]:
     return 2, "on the CPU, because no GPU is visible" if config.system.device == "auto" else "on the CPU", False
 
 
+def check_before_ranks(config: RunConfig, world_size: int | None) -> None:
+    """What a rank would find out later, and not every rank: missing packages, and shards that do not come out even.
+
+    `world_size`: None where options of `rankscope run` may add nodes.
+    """
+    import importlib.util
+
+    for wanted, package in ((config.logging.wandb, "wandb"), (config.logging.tensorboard, "tensorboard")):
+        if wanted and importlib.util.find_spec(package) is None:
+            raise UsageError(f"logging.{package} needs a package that is missing: pip install {package}")
+    size = config.system.shard_size
+    if config.system.strategy == "hsdp" and size is not None and world_size is not None and world_size % size:
+        raise UsageError(f"system.shard_size={size} does not divide the {world_size} ranks")
+
+
 def _dataset(config: RunConfig) -> tuple[str | None, int]:
     """Folder and vocabulary of the prepared dataset."""
     if config.data.source == "random":
@@ -128,34 +158,6 @@ def _dataset(config: RunConfig) -> tuple[str | None, int]:
 
     prepared = prepare(config, live.say)
     return str(Path(prepared.folder).resolve()), prepared.manifest.vocab_size
-
-
-def _choose_gpus(text: str | None) -> None:
-    """`0,3` by number, as torch counts them; `auto` or `auto:2`: those with most memory free, then least busy."""
-    if text is None:
-        return
-    if not text.startswith("auto"):
-        if not all(part.isdigit() for part in text.split(",")):
-            raise UsageError(f"--gpus '{text}': write numbers as 0,3, or auto, or auto:2")
-        os.environ["CUDA_VISIBLE_DEVICES"] = text
-        return
-    from rankscope.evidence.gpus import read_gpus
-    from rankscope.report import live
-
-    _, _, count = text.partition(":")
-    if text not in ("auto", f"auto:{count}") or (text != "auto" and (not count.isdigit() or int(count) < 1)):
-        raise UsageError(f"--gpus '{text}': write numbers as 0,3, or auto, or auto:2")
-    gpus = read_gpus()
-    if isinstance(gpus, str):
-        raise UsageError(f"--gpus {text}: {gpus}")
-    wanted = int(count or 1)
-    if wanted > len(gpus):
-        raise UsageError(f"--gpus {text}: this machine has {len(gpus)}")
-    order = sorted(gpus, key=lambda gpu: (gpu.memory_used_bytes or 0, gpu.utilization_percent or 0, gpu.index))
-    chosen = sorted(gpu.index for gpu in order[:wanted])
-    os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # as NVML counts
-    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, chosen))
-    live.say(f"GPUs {', '.join(map(str, chosen))}: least memory in use")
 
 
 def _replay(file: Path) -> int:
@@ -239,7 +241,8 @@ def build_parser() -> argparse.ArgumentParser:
     )
     what.add_argument("--show-config", action="store_true", help="print every value and where it came from; then stop")
     where = parser.add_argument_group("where to train")
-    where.add_argument("--gpus", metavar="LIST", help="0,3 by number; auto or auto:2: the freest")
+    where.add_argument("--gpus", metavar="LIST", help="0,3 by number; auto: all that are free; auto:2: the two freest")
+    where.add_argument("--wait", action="store_true", help="with --gpus: start once enough of them are free")
     where.add_argument(
         "--nproc-per-node", type=int, metavar="N", help="ranks on this machine (default: its GPUs, or 2 on the CPU)"
     )

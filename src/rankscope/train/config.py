@@ -186,7 +186,7 @@ class LoggingConfig:
     progress_bar: Literal["auto", "on", "off"] = "auto"
     """`auto`: on a terminal."""
     debug: bool = False
-    """Say more: every step's line, shapes of the first batch, every parameter's size."""
+    """Say more: how the process group is made, every parameter's size, every step's line."""
     wandb: bool = False
     """Log to Weights & Biases, from rank 0 only."""
     wandb_project: str = "rankscope"
@@ -369,6 +369,12 @@ def _rules(config: RunConfig) -> list[tuple[str, bool, str]]:
             "training.betas",
             not all(0 <= beta < 1 for beta in training.betas),
             f"are {training.betas}: each must be at least 0 and below 1",
+        ),
+        (
+            "profile.first_step",
+            config.profile.enabled and not 0 <= config.profile.first_step < training.max_steps,
+            f"is {config.profile.first_step}, and steps count from 0 to {training.max_steps - 1} "
+            "(training.max_steps): nothing would be recorded",
         ),
         (
             "data.paths",

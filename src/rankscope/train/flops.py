@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from rankscope.train.config import ModelConfig, parameter_count
 
 FORMULA = "MFU = tokens/s * (6 N + 12 L C T) / (devices * peak), N parameters, L layers, C width, T context length"
@@ -12,6 +14,7 @@ _PEAKS: tuple[tuple[str, float], ...] = (
     ("GB300", 2500.0),
     ("B200", 2250.0),
     ("B300", 2250.0),
+    ("H200 NVL", 835.5),
     ("H200", 989.5),
     ("GH200", 989.5),
     ("H100 NVL", 835.5),
@@ -51,8 +54,8 @@ def flops_per_token(model: ModelConfig, rows: int) -> float:
 
 
 def peak_flops(device_name: str) -> float | None:
-    """FLOP/s of one device in bf16; None for one that is not in the table."""
+    """FLOP/s of one device in bf16; None for one that is not in the table, as a mobile or cut-down relative of one."""
     for name, tera in _PEAKS:
-        if name in device_name:
+        if re.search(rf"(?<![A-Za-z0-9]){name}(?![A-Za-z0-9]| (Ti|D|SUPER|Laptop|Max-Q)\b)", device_name):
             return tera * 1e12
     return None

@@ -65,10 +65,11 @@ def train(plan: RunPlan, voice: Voice) -> int:
     rows = embedding_rows(config.model, plan.tokenizer_size)
     spread_kind, why = choose_spread(config, place, rows)
     _prepare_torch(config, place)
-    join_group(place, spread_kind, config.system)
+    join_group(place, spread_kind, config.system, verbose=config.logging.debug)
     with attention_backend(config, place) as attention:
         if place.rank == 0:
-            voice.info(f"strategy {spread_kind} on {place.world_size} ranks: {why}")
+            ranks = "1 rank" if place.world_size == 1 else f"{place.world_size} ranks"
+            voice.info(f"strategy {spread_kind} on {ranks}: {why}")
             voice.info(f"attention {attention}; compile {compile_wanted(config, place)}")
         dtype, dtype_why = choose_dtype(config, place)
         spread = build_model(config, place, spread_kind, rows, dtype)
@@ -76,6 +77,8 @@ def train(plan: RunPlan, voice: Voice) -> int:
         if place.rank == 0:
             voice.info(f"precision {dtype_why}")
             _describe(config, voice, rows, parts.speeds)
+            if config.logging.debug:
+                _describe_parameters(parts)
         first_step = _resume(parts)
         bar = plan.progress_bar
         account = Account(config, place, voice, parts.speeds, parts.log_folder, first_step=first_step, bar=bar)
@@ -147,13 +150,13 @@ def _steps(config: RunConfig, parts: Parts, account: Account, stop: StopWish, fi
     batches = iter(parts.loader)
     late = LateValues(parts.place.device)
     done, code, stopped = first_step, 0, False
-    with StepProfiler(config, parts.place, parts.log_folder) as profiler:
+    with StepProfiler(config, parts.place, parts.log_folder, parts.voice.info) as profiler:
         for step in range(first_step, config.training.max_steps):
+            profiler.before(step)
             hear = _FirstBatch(parts.voice, parts.place) if step == first_step else _nothing
             late.put(step, parts.stepper.run(step, batches, stop_wanted=stop.wanted, hear=hear))
             done = step + 1
             stop.moved()
-            profiler.step(step)
             save = config.checkpoint.every and done % config.checkpoint.every == 0 and done < config.training.max_steps
             # Before a checkpoint the host catches up: a step that was left out must not be saved as one made.
             while len(late) > (0 if save else 1) and not (code or stopped):
@@ -258,6 +261,13 @@ def _describe(config: RunConfig, voice: Voice, rows: int, speeds: Speeds) -> Non
     )
     peak = "unknown" if speeds.peak_flops is None else f"{speeds.peak_flops / 1e12:.1f} TFLOP/s"
     voice.info(f"{FORMULA}; {speeds.flops_per_token:.3e} FLOP a token, peak {peak}")
+
+
+def _describe_parameters(parts: Parts) -> None:
+    """A sharded one with its whole shape."""
+    for name, parameter in parts.spread.model.named_parameters():
+        kind = str(parameter.dtype).removeprefix("torch.")
+        parts.voice.info(f"parameter {name}: {list(parameter.shape)}, {parameter.numel():,} values, {kind}")
 
 
 def _log_folder(plan: RunPlan) -> Path:

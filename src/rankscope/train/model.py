@@ -190,7 +190,8 @@ class Decoder(nn.Module):
         self.dtype = dtype
         self.loss_chunk_tokens = loss_chunk_tokens
         self.shape = Shape(config.width // config.heads, config.heads, kv_heads(config), config.norm_eps)
-        self.tok_embed = nn.Embedding(rows, config.width)
+        # Its own constructor fills it, which on the meta device takes torch a second of imports.
+        self.tok_embed = nn.Embedding(rows, config.width, _weight=torch.empty(rows, config.width))
         self.layers = nn.ModuleList(Block(config, self.shape) for _ in range(config.layers))
         self.further_heads = nn.ModuleList(Block(config, self.shape) for _ in range(config.multi_token_heads - 1))
         self.norm = Norm(config.width, config.norm_eps)

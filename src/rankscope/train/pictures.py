@@ -155,7 +155,9 @@ def _draw_png(curves: Sequence[Curve], path: Path) -> None:
     matplotlib.use("Agg")
     pyplot = importlib.import_module("matplotlib.pyplot")
     shown = curves[:2]
-    figure, axes = pyplot.subplots(len(shown), 1, figsize=(8, 3 * len(shown)), squeeze=False, layout="constrained")
+    figure, axes = pyplot.subplots(
+        len(shown), 1, figsize=(8, 3 * len(shown)), squeeze=False, sharex=True, layout="constrained"
+    )
     for axis, curve in zip(axes[:, 0], shown, strict=True):
         points = thinned(curve.points)
         axis.plot(
@@ -164,6 +166,8 @@ def _draw_png(curves: Sequence[Curve], path: Path) -> None:
         axis.set_title(curve.title)
         axis.set_ylabel(curve.unit)
         axis.grid(alpha=0.3)
+        axis.yaxis.set_major_formatter(lambda value, _position: label(value))
     axes[-1, 0].set_xlabel("step")
+    axes[-1, 0].xaxis.get_major_locator().set_params(integer=True)
     figure.savefig(path, dpi=130)
     pyplot.close(figure)

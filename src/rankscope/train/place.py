@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Literal
 
 import torch
-import torch.distributed as dist
-from torch._C._distributed_c10d import HashStore
 
+from rankscope.distributed.environment import read_place
+from rankscope.distributed.setup import setup_distributed
 from rankscope.errors import UsageError
 from rankscope.train.config import RunConfig, SystemConfig, parameter_count
 
@@ -33,8 +32,10 @@ class Place:
 
 def find_place(system: SystemConfig) -> Place:
     """From the launcher's variables; without them, the only rank there is."""
-    rank, local_rank = _variable("RANK", 0), _variable("LOCAL_RANK", 0)
-    world_size, local_world_size = _variable("WORLD_SIZE", 1), _variable("LOCAL_WORLD_SIZE", 1)
+    told = read_place(os.environ, check_network=False)
+    rank, local_rank, world_size = told.rank, told.local_rank, told.world_size
+    neighbours = os.environ.get("LOCAL_WORLD_SIZE", "")
+    local_world_size = int(neighbours) if neighbours.isdigit() else 1
     kind = system.device
     if kind == "auto":
         kind = "cuda" if torch.cuda.is_available() else "cpu"
@@ -49,11 +50,6 @@ def find_place(system: SystemConfig) -> Place:
     device = torch.device("cuda", index)
     torch.cuda.set_device(device)
     return Place(rank, local_rank, world_size, local_world_size, device)
-
-
-def _variable(name: str, otherwise: int) -> int:
-    text = os.environ.get(name, "")
-    return int(text) if text.isdigit() else otherwise
 
 
 def choose_spread(config: RunConfig, place: Place, rows: int) -> tuple[Spread, str]:
@@ -74,17 +70,16 @@ def choose_spread(config: RunConfig, place: Place, rows: int) -> tuple[Spread, s
     return ("ddp", f"{sizes}, less than half") if needed < memory / 2 else ("fsdp", f"{sizes}, half or more")
 
 
-def join_group(place: Place, spread: Spread, system: SystemConfig) -> None:
-    """Makes the default process group where the strategy needs one."""
+def join_group(place: Place, spread: Spread, system: SystemConfig, *, verbose: bool = False) -> None:
+    """Makes the default process group where the strategy needs one; `verbose` tells each step."""
     if spread == "single":
         return
-    timeout = timedelta(seconds=system.timeout_s)
-    cuda = place.device.type == "cuda"
-    backend = "nccl" if cuda else "gloo"
-    if "MASTER_ADDR" in os.environ:
-        dist.init_process_group(backend, timeout=timeout, device_id=place.device if cuda else None)
-    else:
-        dist.init_process_group(backend, timeout=timeout, store=HashStore(), rank=0, world_size=1)
+    made = setup_distributed(timeout_s=system.timeout_s, verbose=verbose, device=place.device)
+    if made.backend == "gloo" and place.device.type == "cuda" and spread in ("fsdp", "hsdp"):
+        raise UsageError(
+            f"system.strategy={spread} on GPUs needs NCCL, and the ranks agreed on Gloo: mend what is told above, or "
+            "write system.strategy=ddp"
+        )
 
 
 def choose_dtype(config: RunConfig, place: Place) -> tuple[torch.dtype, str]:

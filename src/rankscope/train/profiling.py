@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
@@ -15,7 +16,7 @@ from rankscope.train.place import Place
 class StepProfiler:
     """A context around all steps. Nothing is recorded, and nothing costs, where profiling is off."""
 
-    def __init__(self, config: RunConfig, place: Place, folder: Path) -> None:
+    def __init__(self, config: RunConfig, place: Place, folder: Path, say: Callable[[str], None]) -> None:
         self._config = config.profile
         self._wanted = config.profile.enabled and place.rank == 0
         self._folder = folder / config.profile.dir
@@ -23,7 +24,7 @@ class StepProfiler:
         if place.device.type == "cuda":
             self._activities.append(ProfilerActivity.CUDA)
         self._running: profile | None = None
-        self.written: Path | None = None
+        self._say = say
 
     def __enter__(self) -> StepProfiler:
         return self
@@ -33,14 +34,15 @@ class StepProfiler:
     ) -> None:
         self._end()
 
-    def step(self, step: int) -> None:
-        """After each step."""
+    def before(self, step: int) -> None:
+        """Before each step: the recording begins and ends between two of them."""
         if not self._wanted:
             return
-        if self._running is None and step + 1 == self._config.first_step:
+        first = self._config.first_step
+        if self._running is None and step == first:
             self._running = profile(activities=self._activities)
             self._running.start()
-        elif self._running is not None and step + 1 >= self._config.first_step + self._config.steps:
+        elif self._running is not None and step >= first + self._config.steps:
             self._end()
 
     def _end(self) -> None:
@@ -52,4 +54,5 @@ class StepProfiler:
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / f"steps-{self._config.first_step}.json"
         self._running.export_chrome_trace(str(path))
-        self._running, self.written = None, path
+        self._running = None
+        self._say(f"profile: {path} (chrome://tracing, or ui.perfetto.dev)")

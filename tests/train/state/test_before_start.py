@@ -49,6 +49,13 @@ def test_a_checkpoint_that_is_not_there_is_refused(config: RunConfig, tmp_path: 
         check_checkpoints(asked, 64)
 
 
+def test_a_directory_that_cannot_be_written_is_refused(config: RunConfig, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    elsewhere = replace(config, checkpoint=replace(config.checkpoint, dir=str(tmp_path / "file" / "checkpoints")))
+    with pytest.raises(UsageError, match=r"checkpoint\.dir .* cannot be written: Not a directory"):
+        check_checkpoints(elsewhere, 64)
+
+
 def test_a_disk_that_cannot_hold_one_checkpoint_is_refused(
     config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

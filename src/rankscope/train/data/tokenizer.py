@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -135,6 +136,8 @@ def _train(tokenizers: Any, size: int, texts: Iterator[str]) -> str:
 
 def _from_hub(name: str) -> TokenizerChoice:
     tokenizers = _library()
+    # The hub's library warns of each try; one line at the end says it all.
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     try:
         content = tokenizers.Tokenizer.from_pretrained(name).to_str()
     except Exception as error:

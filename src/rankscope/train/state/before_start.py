@@ -10,18 +10,21 @@ from rankscope.errors import UsageError
 from rankscope.train.config import RunConfig, embedding_rows
 from rankscope.train.model import Decoder
 from rankscope.train.state import manifest as manifests
-from rankscope.train.state.directory import newest, room_for
+from rankscope.train.state.directory import make_directory, newest, room_for
 from rankscope.train.state.manifest import Found, TensorForm
 
 
 def check_checkpoints(config: RunConfig, tokenizer_size: int) -> None:
-    """Refuses a checkpoint that is not there or is of another model, and a disk that cannot hold one."""
+    """Refuses a checkpoint that is not there or is of another model, a directory that cannot be written, and a disk
+    that cannot hold one."""
     here = _forms(config, embedding_rows(config.model, tokenizer_size))
     found = _to_resume(config)
     if found is not None and (reason := manifests.refusal(found, here)) is not None:
         raise UsageError(reason)
     if config.checkpoint.every or config.checkpoint.at_end:
-        room_for(_existing(Path(config.checkpoint.dir)), manifests.bytes_of_a_checkpoint(here))
+        directory = Path(config.checkpoint.dir)
+        make_directory(directory)
+        room_for(directory, manifests.bytes_of_a_checkpoint(here))
 
 
 def _to_resume(config: RunConfig) -> Found | None:
@@ -40,9 +43,3 @@ def _forms(config: RunConfig, rows: int) -> dict[str, TensorForm]:
     with torch.device("meta"):
         model = Decoder(config.model, rows, torch.float32, 1)
     return {name: TensorForm(tuple(value.shape), "float32") for name, value in model.named_parameters()}
-
-
-def _existing(path: Path) -> Path:
-    """The directory itself, or the nearest above it that is there."""
-    absolute = path.absolute()
-    return next(folder for folder in (absolute, *absolute.parents) if folder.is_dir())

@@ -34,13 +34,11 @@ class CheckpointDirectory:
 
     def open(self) -> None:
         """Makes the directory, takes the lock, removes what a killed job left unfinished."""
+        make_directory(self.path)
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            raise UsageError(
-                f"checkpoint.dir '{self.path}' cannot be written: {error.strerror}; give another directory"
-            ) from error
+            raise _not_writable(self.path, error.strerror) from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -134,6 +132,21 @@ class CheckpointDirectory:
             link.unlink()
         link.symlink_to(folder.name)
         link.rename(self.path / LATEST)
+
+
+def make_directory(path: Path) -> None:
+    """Makes it where it is not there; raises UsageError where it cannot be written."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        reason = None if os.access(path, os.W_OK | os.X_OK) else os.strerror(errno.EACCES)
+    except OSError as error:
+        reason = error.strerror
+    if reason is not None:
+        raise _not_writable(path, reason)
+
+
+def _not_writable(path: Path, reason: str | None) -> UsageError:
+    return UsageError(f"checkpoint.dir '{path}' cannot be written: {reason}; give another directory")
 
 
 def newest(directory: Path) -> tuple[Found | None, list[str]]:
