@@ -13,7 +13,7 @@ places:
   slurm   write the batch script and submit it     rankscope launch slurm --nodes 2 -- --nproc-per-node 8 train.py
   vast    rent a machine there, run, bring back    rankscope launch vast --config my.yaml --num-gpus 2 --auto-shutdown
   sky     write a SkyPilot task                    rankscope launch sky --nodes 2 --gpus 8 --gpu H100 -- train.py
-  k8s     write a Kubernetes Indexed Job           rankscope launch k8s --nodes 2 --gpus 8 --image IMAGE -- train.py
+  k8s     write a Kubernetes Job or JobSet         rankscope launch k8s --nodes 2 --gpus 8 --image IMAGE -- train.py
 
   rankscope launch PLACE --help     options of a place
 """
