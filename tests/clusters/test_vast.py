@@ -159,6 +159,8 @@ def test_machine_is_kept_and_named_with_its_price_unless_asked(place: Place, ser
     assert "instance 1011 IS STILL RUNNING and costs $2.00 an hour" in done.text
     assert "vastai destroy instance 1011" in done.text
     assert server.asked("PUT", "/api/v0/asks/11/")[0]["onstart"] is None
+    server.refused_offers = {11, 12}
+    assert "instance 1011 of an earlier run, train-abc, is still there" in Launched(place, server, place.plan()).text
 
 
 def test_offer_that_is_taken_makes_room_for_the_next(place: Place, server: VastServer) -> None:

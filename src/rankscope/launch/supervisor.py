@@ -67,6 +67,8 @@ class Supervisor:
         self.last_word: Callable[[], int] | None = None
         """Says the verdict and returns the exit code: for an end that elastic does not come to."""
         self._ruled: dict[int, bool] = {}
+        self._failure_told: set[int] = set()
+        """Attempts whose failure has its verdict, whether it was asked for here or by another node."""
         """Attempt → whether the verdict of all nodes ended it for a hang."""
         self._ruling_came = threading.Event()
         self._stopping = threading.Event()
@@ -125,11 +127,21 @@ class Supervisor:
         verdict = diagnose(evidence)
         if trigger == "interrupt":
             verdict = interruption(verdict, evidence, self.interrupted_by)
+        elif not self._first_to_tell(evidence.attempt):
+            return
         self._keep(verdict, evidence)
         if nodes is not None:
             nodes.rule(verdict, stop=True, hang=False)
         if verdict.outcome not in ("ok", "interrupted"):
             live.say(live.detected(verdict, "stopping the other ranks" if self._job.living() else ""))
+
+    def _first_to_tell(self, attempt: int) -> bool:
+        """A failure is looked at when a rank here has ended and when another node asks: the first look counts. By the
+        second the other node may have ended, and its ranks would be missed."""
+        with self._lock:
+            first = attempt not in self._failure_told
+            self._failure_told.add(attempt)
+        return first
 
     def _keep(self, verdict: Verdict, evidence: Evidence) -> None:
         verdict = self._saved(verdict, evidence, f"evidence/attempt_{evidence.attempt}")
@@ -191,6 +203,8 @@ class Supervisor:
 
     def _failed_elsewhere(self, verdict: Verdict, evidence: Evidence) -> None:
         """From the watcher of the node that speaks: a rank of another node has failed."""
+        if not self._first_to_tell(evidence.attempt):
+            return
         self._keep(verdict, evidence)
         if self._job.nodes is not None:
             self._job.nodes.rule(verdict, stop=True, hang=False)

@@ -12,6 +12,7 @@ from rankscope.errors import RankscopeError, UsageError
 
 T = TypeVar("T")
 MOST_OFFERS = 8
+_LABEL = "rankscope-"
 
 
 class VastRefused(RankscopeError):
@@ -81,7 +82,7 @@ class Account:
                 id=offer.id,
                 image=plan.image,
                 disk=plan.offer.disk_gb,
-                label=f"rankscope-{plan.name}",
+                label=f"{_LABEL}{plan.name}",
                 onstart_cmd=onstart(plan),
                 cancel_unavail=True,
                 ssh=True,
@@ -92,10 +93,11 @@ class Account:
             raise VastRefused(f"Vast did not rent offer {offer.id}: {self._hide(answer.get('msg') or answer)}")
         return int(answer["new_contract"])
 
-    def labelled(self, plan: VastPlan) -> list[int]:
-        """Machines of the account that carry this run's label."""
+    def of_runs(self) -> dict[int, str]:
+        """Machines of the account that a launch has rented, with the name of its run."""
         rows = self._ask("list the machines", self._sdk.show_instances)
-        return [int(row["id"]) for row in rows if row.get("label") == f"rankscope-{plan.name}"]
+        labels = {int(row["id"]): str(row.get("label") or "") for row in rows}
+        return {number: label[len(_LABEL) :] for number, label in labels.items() if label.startswith(_LABEL)}
 
     def look(self, instance: int) -> Instance | None:
         """None once it is gone."""

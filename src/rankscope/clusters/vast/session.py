@@ -78,6 +78,8 @@ def launch(plan: VastPlan, wanted: Wanted, account: Account, say: Say, pace: Pac
 def _rent(plan: VastPlan, account: Account, say: Say) -> tuple[int, Offer]:
     query = offer_query(plan.offer)
     offers = account.offers(plan)
+    for number, name in account.of_runs().items():
+        say(f"note: instance {number} of an earlier run, {name}, is still there (vastai destroy instance {number})")
     if not offers:
         raise RankscopeError(f"no offer of Vast fits now ({query}): allow a higher --max-price or another --gpu")
     refused: VastRefused | None = None
@@ -103,7 +105,7 @@ def _rent(plan: VastPlan, account: Account, say: Say) -> tuple[int, Offer]:
 def _give_back_unnoticed(plan: VastPlan, account: Account, say: Say) -> None:
     """A question whose answer was lost may still have rented a machine."""
     try:
-        for instance in account.labelled(plan):
+        for instance in [number for number, name in account.of_runs().items() if name == plan.name]:
             say(f"instance {instance} was rented all the same")
             account.destroy(instance)
             say(f"instance {instance} was destroyed")
