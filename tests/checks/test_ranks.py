@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from conftest import COMMAND, Rankscope
+from rankscope.checks.command import TOTAL_S
 from rankscope.checks.links import Link, judge, rounds
 
 OFF = """
@@ -48,8 +49,10 @@ def test_healthy_machine_passes_in_one_command(rankscope: Rankscope) -> None:
         *("basic", "limits", "storage", "network", "imports", "single", "ddp", "links")
     ]
     assert (ended.code, report["ok"]) == ((1, False) if flaws else (0, True))
+    assert report["seconds"] <= TOTAL_S + 15.0  # the limit is its own; stopping what is over it takes a moment
     ddp = next(step for step in report["steps"] if step["step"] == "ddp")
-    assert any("all_reduce, broadcast, reduce, all_gather, gather, scatter" in fact for fact in ddp["facts"])
+    all_of_them = "all_reduce, broadcast, reduce, all_gather, gather, scatter"
+    assert ddp["status"] != "pass" or any(all_of_them in fact for fact in ddp["facts"])
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from schemas import JOB, JOBSET, SERVICE, SKY_TASK, faults
 
 from rankscope.clusters.command import launch_command
 from rankscope.clusters.yaml_text import to_yaml
@@ -85,6 +86,50 @@ def test_sky_task_reads_skypilots_variables(tmp_path: Path, capsys: pytest.Captu
     ]
 
 
+NAMES = ["train.py", "7b_Run.py", "___.py", "a" * 80 + ".py", "x-.py"]
+
+
+@pytest.mark.parametrize("script", NAMES)
+@pytest.mark.parametrize("gpus", ["0", "8"])
+def test_manifests_fit_the_schemas(capsys: pytest.CaptureFixture[str], script: str, gpus: str) -> None:
+    words = ["--nodes", "3", "--gpus", gpus]
+    service, job = yaml.safe_load_all(produced(capsys, "k8s", *words, "--image", "a/b:1", "--", script))
+    assert faults(SERVICE, service) + faults(JOB, job) == []
+    more = ["--jobset", "--max-restarts", "2", "--shm", "500Mi", "--image", "a/b:1"]
+    jobset = yaml.safe_load(produced(capsys, "k8s", *words, *more, "--", script))
+    assert faults(JOBSET, jobset) == []
+    name, group = jobset["metadata"]["name"], jobset["spec"]["replicatedJobs"][0]["name"]
+    assert len(f"{name}-{group}-0-999") <= 63
+    task = yaml.safe_load(produced(capsys, "sky", *words, "--gpu", "H100", "--", script))
+    assert faults(SKY_TASK, task) == []
+
+
+def test_schemas_refuse_what_a_server_refuses(capsys: pytest.CaptureFixture[str]) -> None:
+    _, job = yaml.safe_load_all(produced(capsys, "k8s", "--image", "x", "--", "train.py"))
+    for change, word in (
+        ({"completion": 2}, "unknown"),
+        ({"backoffLimit": "0"}, "no integer"),
+        ({"template": {"spec": {"containers": []}}}, "no list"),
+        ({"template": {"spec": {"containers": [{"name": "A b", "image": "x"}]}}}, "restartPolicy"),
+    ):
+        assert any(word in line for line in faults(JOB, {**job, "spec": {**job["spec"], **change}}))
+    assert faults(SERVICE, job) != []
+
+
+def test_pods_of_a_jobset_find_the_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["k8s", "--nodes", "2", "--gpus", "4", "--image", "me/train:1", "--jobset", "--", "train.py"]
+    spec = yaml.safe_load(produced(capsys, *words))["spec"]
+    assert spec["network"]["enableDNSHostnames"] is True
+    assert spec["failurePolicy"] == {"maxRestarts": 0}
+    job = spec["replicatedJobs"][0]["template"]["spec"]
+    assert (job["completions"], job["parallelism"], job["backoffLimit"]) == (2, 2, 0)
+    line = job["template"]["spec"]["containers"][0]["command"][2]
+    assert run_line(tmp_path, line, 77, JOB_COMPLETION_INDEX="1") == [
+        *("run", "--nnodes", "2", "--node-rank", "1", "--master-addr", "train-node-0-0.train"),
+        *("--master-port", "29500", "--nproc-per-node", "4", "train.py"),
+    ]
+
+
 def test_own_number_of_ranks_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
     text = produced(capsys, "k8s", "--image", "x", "--", "--nproc_per_node=3", "train.py")
     assert text.count("nproc") == 1
@@ -97,6 +142,8 @@ def test_own_number_of_ranks_is_kept(capsys: pytest.CaptureFixture[str]) -> None
         (["sky"], "nothing to run"),
         (["sky", "--gpus", "8", "train.py"], "--gpu H100"),
         (["k8s", "--image", "x", "--nodes", "0", "train.py"], "at least 1"),
+        (["k8s", "--image", "x", "--shm", "16 GB", "train.py"], "16Gi"),
+        (["k8s", "--image", "x", "--max-restarts", "1", "train.py"], "needs --jobset"),
         (["sky", "--output", "/proc/none/x", "train.py"], "cannot be written"),
     ],
 )

@@ -173,4 +173,4 @@ def test_preempted_job_saves_and_is_put_back_into_the_queue(slurm: dict[str, str
     urgent = submit(slurm, tmp_path, "--partition", "high", "--sbatch", everything, "--", "urgent.py")
     assert wait_until((tmp_path / "saved").exists, 120.0), (tmp_path / f"slurm-{job}.out").read_text()
     assert await_state(slurm, urgent, "COMPLETED", "FAILED")["JobState"] == "COMPLETED"
-    assert int(fields(slurm, job)["Restarts"]) == 1, fields(slurm, job)
+    assert wait_until(lambda: fields(slurm, job).get("Restarts") == "1", 120.0), fields(slurm, job)

@@ -21,7 +21,7 @@ LIMIT_S = 90.0
 _SIZE = 128
 
 
-def check_basic() -> Findings:
+def check_basic(limit_s: float = LIMIT_S) -> Findings:
     if importlib.util.find_spec("torch") is None:
         return Findings(
             flaws=(
@@ -32,13 +32,13 @@ def check_basic() -> Findings:
                 ),
             )
         )
-    ended = run_child(["-m", "rankscope.checks.basic"], limit_s=LIMIT_S)
+    ended = run_child(["-m", "rankscope.checks.basic"], limit_s=limit_s)
     if ended.over == "time":
         return Findings(
             flaws=(
                 Flaw(
                     "gpu-stuck" if not isinstance(read_gpus(), str) else "blocked-call",
-                    f"torch did not get through a matrix product on every device within {LIMIT_S:g} s",
+                    f"torch did not get through a matrix product on every device within {limit_s:.0f} s",
                     "look at 'rankscope gpus' and the kernel's log (dmesg | grep -i xid); a stuck GPU needs a reset",
                 ),
             )

@@ -14,7 +14,7 @@ from typing import NoReturn
 
 import msgspec
 
-from rankscope.checks.model import CheckReport, Findings, StepResult, result
+from rankscope.checks.model import CheckReport, Findings, Flaw, StepResult, result
 from rankscope.checks.say import ended, summary
 from rankscope.errors import UsageError
 from rankscope.launch.environment import versions
@@ -31,9 +31,13 @@ STEPS = {
     "links": "latency and bandwidth of every pair of ranks",
 }
 NEEDS = {"single": ("basic",), "ddp": ("basic",), "links": ("basic",)}
+TOTAL_S = 60.0
+"""For all steps, where nobody named any and the ranks are started here."""
 QUICK_S = 50.0
 """Imports come last where nobody asked for them, with what is left of this."""
 LEAST_IMPORTS_S = 4.0
+LEAST_S = 1.0
+"""A step is not begun with less than this."""
 MOST_RANKS = 8
 
 
@@ -116,14 +120,18 @@ def run_steps(
 ) -> CheckReport:
     begun = time.monotonic()
     done: dict[str, StepResult] = {}
+    quick = not chosen.named and "RANK" not in environment
     for step in sorted(chosen.steps, key=lambda step: step == "imports" and not chosen.named):
         missing = [need for need in NEEDS.get(step, ()) if need in done and done[need].status == "fail"]
         started = time.monotonic()
-        found = (
-            Findings(skipped=f"needs '{missing[0]}', which failed")
-            if missing
-            else _run(step, chosen, environment, max(LEAST_IMPORTS_S, QUICK_S - (started - begun)))
-        )
+        left = TOTAL_S - (started - begun) if quick else float("inf")
+        if missing:
+            found = Findings(skipped=f"needs '{missing[0]}', which failed")
+        elif left < LEAST_S:
+            found = _no_time(step)
+        else:
+            imports_s = min(left, max(LEAST_IMPORTS_S, QUICK_S - (started - begun)))
+            found = _run(step, chosen, environment, left, imports_s)
         done[step] = result(step, found, time.monotonic() - started)
         if on_end is not None:
             on_end(done[step])
@@ -138,11 +146,17 @@ def run_steps(
     )
 
 
-def _run(step: str, chosen: Choice, environment: Mapping[str, str], left_s: float) -> Findings:
-    if step == "basic":
-        from rankscope.checks.basic import check_basic
+def _no_time(step: str) -> Findings:
+    """Not passed: whoever trusts the exit code must not take it for a look that was never taken."""
+    fix = f"run it alone (rankscope check {step}), and see what else runs on this machine"
+    return Findings(flaws=(Flaw("slow-rank", f"no time was left for this step: the others took {TOTAL_S:g} s", fix),))
 
-        return check_basic()
+
+def _run(step: str, chosen: Choice, environment: Mapping[str, str], left_s: float, imports_s: float) -> Findings:
+    if step == "basic":
+        from rankscope.checks import basic
+
+        return basic.check_basic(min(basic.LIMIT_S, left_s))
     if step == "limits":
         from rankscope.checks.limits import check_limits
 
@@ -156,12 +170,12 @@ def _run(step: str, chosen: Choice, environment: Mapping[str, str], left_s: floa
 
         return check_network(environment, chosen.limit_s)
     if step == "imports":
-        return _imports(chosen, left_s)
+        return _imports(chosen, imports_s)
     if step == "single":
-        from rankscope.checks.single import check_single
+        from rankscope.checks import single
 
-        return check_single()
-    return _together(step, chosen, environment)
+        return single.check_single(min(single.LIMIT_S, left_s))
+    return _together(step, chosen, environment, left_s)
 
 
 def _imports(chosen: Choice, left_s: float) -> Findings:
@@ -181,7 +195,7 @@ def _imports(chosen: Choice, left_s: float) -> Findings:
     return check_imports(list(dict.fromkeys(modules)) or installed_heavy(), limits, folder)
 
 
-def _together(step: str, chosen: Choice, environment: Mapping[str, str]) -> Findings:
+def _together(step: str, chosen: Choice, environment: Mapping[str, str], most_s: float) -> Findings:
     from rankscope.checks.ddp import check_ddp
     from rankscope.checks.links import check_links
     from rankscope.checks.world import is_rank, stray_variables
@@ -191,10 +205,10 @@ def _together(step: str, chosen: Choice, environment: Mapping[str, str]) -> Find
         return stray
     ranks = chosen.ranks or _default_ranks(environment)
     if step == "ddp":
-        return check_ddp(ranks, environment, chosen.limit_s)
+        return check_ddp(ranks, environment, chosen.limit_s, most_s)
     if ranks == 1 and not is_rank(environment):
         return Findings(skipped="one rank has no pairs; give --ranks")
-    return check_links(ranks, environment, chosen.limit_s)
+    return check_links(ranks, environment, chosen.limit_s, most_s)
 
 
 def _default_ranks(environment: Mapping[str, str]) -> int:

@@ -23,8 +23,10 @@ _SHOWN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR",
 _SHOWN_PREFIXES = ("NCCL_", "GLOO_", "TORCH_NCCL_", "TORCH_DISTRIBUTED_")
 
 
-def check_ddp(ranks: int, environment: Mapping[str, str], limit_s: float = LIMIT_S) -> Findings:
-    return run_team("rankscope.checks.ddp", ranks, limit_s, environment)
+def check_ddp(
+    ranks: int, environment: Mapping[str, str], limit_s: float = LIMIT_S, most_s: float | None = None
+) -> Findings:
+    return run_team("rankscope.checks.ddp", ranks, limit_s, environment, most_s)
 
 
 def main() -> Findings:

@@ -41,8 +41,10 @@ class Link(msgspec.Struct, frozen=True):
     """False: one of the two never came to it, kept by another pair or gone."""
 
 
-def check_links(ranks: int, environment: Mapping[str, str], limit_s: float = LIMIT_S) -> Findings:
-    return run_team("rankscope.checks.links", ranks, limit_s, environment)
+def check_links(
+    ranks: int, environment: Mapping[str, str], limit_s: float = LIMIT_S, most_s: float | None = None
+) -> Findings:
+    return run_team("rankscope.checks.links", ranks, limit_s, environment, most_s)
 
 
 def rounds(world: int) -> list[list[tuple[int, int]]]:

@@ -13,20 +13,22 @@ import msgspec
 from rankscope.checks.child import run_child
 from rankscope.checks.model import Findings, Flaw
 from rankscope.checks.sizes import size_text
+from rankscope.evidence.gpus import read_gpus
 
 LIMIT_S = 120.0
 STEPS = 8
 
 
-def check_single() -> Findings:
-    ended = run_child(["-m", "rankscope.checks.single"], limit_s=LIMIT_S)
+def check_single(limit_s: float = LIMIT_S) -> Findings:
+    ended = run_child(["-m", "rankscope.checks.single"], limit_s=limit_s)
     if ended.over == "time":
         return Findings(
             flaws=(
                 Flaw(
-                    "gpu-stuck",
-                    f"{STEPS} small training steps did not end within {LIMIT_S:g} s",
-                    "look at 'rankscope gpus' and the kernel's log; compare with CUDA_VISIBLE_DEVICES=''",
+                    "slow-rank" if isinstance(read_gpus(), str) else "gpu-stuck",
+                    f"{STEPS} small training steps did not end within {limit_s:.0f} s",
+                    "see what else runs on this machine (top, 'rankscope gpus') and the kernel's log; compare with "
+                    "CUDA_VISIBLE_DEVICES=''",
                 ),
             )
         )

@@ -18,24 +18,32 @@ from rankscope.diagnosis.views import ranks_text
 
 RESULTS = "RANKSCOPE_CHECK_RESULTS"
 LIMIT = "RANKSCOPE_CHECK_LIMIT_S"
+_WORK_S = 20.0
+"""For what ranks do once they have found each other."""
 
 
-def run_team(module: str, ranks: int, limit_s: float, environment: Mapping[str, str]) -> Findings:
-    """Findings of all ranks, each once. With RANK in the environment only that rank is run, here."""
+def run_team(
+    module: str, ranks: int, limit_s: float, environment: Mapping[str, str], most_s: float | None = None
+) -> Findings:
+    """Findings of all ranks, each once. With RANK in the environment only that rank is run, here.
+
+    `limit_s`: in which the ranks must find each other; `most_s`: for everything, of ranks that are started here.
+    """
+    most = limit_s + _WORK_S if most_s is None else min(limit_s + _WORK_S, most_s)
     with tempfile.TemporaryDirectory(prefix="rankscope-check-") as folder:
         extra = {RESULTS: folder, LIMIT: str(limit_s)}
         if is_rank(environment):
             ended = {int(environment["RANK"]) if environment["RANK"].isdigit() else 0: _one(module, extra, limit_s)}
         else:
-            ended = _all(module, ranks, extra, limit_s)
-        return _gather(Path(folder), ended, limit_s)
+            ended = _all(module, ranks, extra, most)
+        return _gather(Path(folder), ended, cut=most < limit_s + _WORK_S)
 
 
 def _one(module: str, extra: dict[str, str], limit_s: float) -> Ended:
     return run_child(["-m", module], limit_s=2 * limit_s + 30, environment=extra)
 
 
-def _all(module: str, ranks: int, extra: dict[str, str], limit_s: float) -> dict[int, Ended]:
+def _all(module: str, ranks: int, extra: dict[str, str], most_s: float) -> dict[int, Ended]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -44,7 +52,7 @@ def _all(module: str, ranks: int, extra: dict[str, str], limit_s: float) -> dict
         own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
         own |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
         children[rank] = Child(["-m", module], {**extra, **own, "TORCHELASTIC_USE_AGENT_STORE": "False"})
-    deadline = time.monotonic() + limit_s + 20
+    deadline = time.monotonic() + most_s
     try:
         while any(child.poll() is None for child in children.values()) and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -53,7 +61,8 @@ def _all(module: str, ranks: int, extra: dict[str, str], limit_s: float) -> dict
     return ended
 
 
-def _gather(folder: Path, ended: dict[int, Ended], limit_s: float) -> Findings:
+def _gather(folder: Path, ended: dict[int, Ended], *, cut: bool) -> Findings:
+    """`cut`: they had less time than they may need, which says more about the machine than about them."""
     flaws: dict[tuple[str, str], Flaw] = {}
     facts: dict[str, None] = {}
     silent = []
@@ -68,7 +77,10 @@ def _gather(folder: Path, ended: dict[int, Ended], limit_s: float) -> Findings:
     for rank, end in silent:
         stood = (folder / f"{rank}.step").read_text() if (folder / f"{rank}.step").exists() else "its start"
         if end.over == "time":
-            what, cause = f"rank {rank} did not get past {stood} within {limit_s + 20:g} s", "comm-error"
+            what, cause = (
+                f"rank {rank} did not get past {stood} within {end.seconds:.0f} s",
+                "slow-rank" if cut else "comm-error",
+            )
         elif end.code is not None and end.code < 0:
             what, cause = f"rank {rank} died of signal {-end.code} in {stood}", "native-crash"
         else:

@@ -11,8 +11,9 @@ usage: rankscope launch PLACE [options] -- [options of rankscope run] SCRIPT [sc
 
 places:
   slurm   write the batch script and submit it     rankscope launch slurm --nodes 2 -- --nproc-per-node 8 train.py
+  vast    rent a machine there, run, bring back    rankscope launch vast --config my.yaml --num-gpus 2 --auto-shutdown
   sky     write a SkyPilot task                    rankscope launch sky --nodes 2 --gpus 8 --gpu H100 -- train.py
-  k8s     write a Kubernetes Indexed Job           rankscope launch k8s --nodes 2 --gpus 8 --image IMAGE -- train.py
+  k8s     write a Kubernetes Job or JobSet         rankscope launch k8s --nodes 2 --gpus 8 --image IMAGE -- train.py
 
   rankscope launch PLACE --help     options of a place
 """
@@ -22,6 +23,12 @@ def _slurm(arguments: list[str]) -> int:
     from rankscope.clusters.slurm_script import launch_slurm
 
     return launch_slurm(arguments)
+
+
+def _vast(arguments: list[str]) -> int:
+    from rankscope.clusters.vast.command import launch_vast
+
+    return launch_vast(arguments)
 
 
 def _sky(arguments: list[str]) -> int:
@@ -36,7 +43,7 @@ def _k8s(arguments: list[str]) -> int:
     return launch_manifest("k8s", arguments)
 
 
-PLACES: dict[str, Callable[[list[str]], int]] = {"slurm": _slurm, "sky": _sky, "k8s": _k8s}
+PLACES: dict[str, Callable[[list[str]], int]] = {"slurm": _slurm, "vast": _vast, "sky": _sky, "k8s": _k8s}
 
 
 def launch_command(arguments: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""`rankscope launch sky|k8s`: the same run as a SkyPilot task or a Kubernetes Indexed Job."""
+"""`rankscope launch sky|k8s`: the same run as a SkyPilot task, a Kubernetes Indexed Job or a JobSet."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from rankscope.clusters.yaml_text import Value, to_yaml
 from rankscope.errors import UsageError
 
 PORT = 29500
+_GROUP = "node"
+_QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?([KMGTPE]i|[kMGTPE])?")
+"""A size as Kubernetes writes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,8 @@ class ClusterRun:
     """Its kind, as SkyPilot names it."""
     image: str | None = None
     shm: str = "16Gi"
+    restarts: int = 0
+    """Of a whole JobSet."""
 
 
 def sky_task(run: ClusterRun) -> str:
@@ -47,38 +52,11 @@ def sky_task(run: ClusterRun) -> str:
 
 def k8s_manifest(run: ClusterRun) -> str:
     """An Indexed Job, one pod a node, and the headless Service by which the pods find the first: `kubectl apply -f`."""
-    options = ["--nnodes", str(run.nodes), "--node-rank", '"$JOB_COMPLETION_INDEX"']
-    options += ["--master-addr", f"{run.name}-0.{run.name}", "--master-port", str(PORT)]
-    ranks = [] if _says_ranks(run.command) else ["--nproc-per-node", str(max(run.gpus, 1))]
-    # exec: the launcher gets the pod's signals, and its exit code is the container's.
-    line = " ".join(["exec rankscope run", *options, *ranks, shlex.join(run.command)])
-    container: dict[str, Value] = {
-        "name": "train",
-        "image": run.image or "",
-        "command": ["/bin/sh", "-c", line],
-        "env": [{"name": "PYTHONUNBUFFERED", "value": "1"}],
-        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
-    }
-    if run.gpus:
-        container["resources"] = {"limits": {"nvidia.com/gpu": run.gpus}}
-    pod: dict[str, Value] = {
-        "subdomain": run.name,
-        "restartPolicy": "Never",
-        "terminationGracePeriodSeconds": 60,
-        "containers": [container],
-        "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": run.shm}}],
-    }
     job: dict[str, Value] = {
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {"name": run.name},
-        "spec": {
-            "completionMode": "Indexed",
-            "completions": run.nodes,
-            "parallelism": run.nodes,
-            "backoffLimit": 0,
-            "template": {"spec": pod},
-        },
+        "spec": _indexed_job(run, master=f"{run.name}-0.{run.name}", subdomain=run.name),
     }
     service: dict[str, Value] = {
         "apiVersion": "v1",
@@ -92,6 +70,54 @@ def k8s_manifest(run: ClusterRun) -> str:
         },
     }
     return f"{to_yaml(service)}---\n{to_yaml(job)}"
+
+
+def jobset_manifest(run: ClusterRun) -> str:
+    """A JobSet: its controller makes the Service, and starts all pods anew when one of them fails."""
+    # The controller names pods NAME-GROUP-JOB-POD and their network after the set.
+    master = f"{run.name}-{_GROUP}-0-0.{run.name}"
+    jobset: dict[str, Value] = {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {"name": run.name},
+        "spec": {
+            "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
+            "failurePolicy": {"maxRestarts": run.restarts},
+            "replicatedJobs": [{"name": _GROUP, "replicas": 1, "template": {"spec": _indexed_job(run, master=master)}}],
+        },
+    }
+    return to_yaml(jobset)
+
+
+def _indexed_job(run: ClusterRun, *, master: str, subdomain: str | None = None) -> dict[str, Value]:
+    options = ["--nnodes", str(run.nodes), "--node-rank", '"$JOB_COMPLETION_INDEX"']
+    options += ["--master-addr", master, "--master-port", str(PORT)]
+    ranks = [] if _says_ranks(run.command) else ["--nproc-per-node", str(max(run.gpus, 1))]
+    # exec: the launcher gets the pod's signals, and its exit code is the container's.
+    line = " ".join(["exec rankscope run", *options, *ranks, shlex.join(run.command)])
+    container: dict[str, Value] = {
+        "name": "train",
+        "image": run.image or "",
+        "command": ["/bin/sh", "-c", line],
+        "env": [{"name": "PYTHONUNBUFFERED", "value": "1"}],
+        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
+    }
+    if run.gpus:
+        container["resources"] = {"limits": {"nvidia.com/gpu": run.gpus}}
+    pod: dict[str, Value] = {} if subdomain is None else {"subdomain": subdomain}
+    pod |= {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 60,
+        "containers": [container],
+        "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": run.shm}}],
+    }
+    return {
+        "completionMode": "Indexed",
+        "completions": run.nodes,
+        "parallelism": run.nodes,
+        "backoffLimit": 0,
+        "template": {"spec": pod},
+    }
 
 
 def _says_ranks(command: tuple[str, ...]) -> bool:
@@ -120,6 +146,10 @@ def launch_manifest(place: str, arguments: list[str]) -> int:
     else:
         parser.add_argument("--image", required=True, help="with Python, torch, rankscope and the program in it")
         parser.add_argument("--shm", default="16Gi", help="size of /dev/shm (default: 16Gi)")
+        parser.add_argument("--jobset", action="store_true", help="a JobSet, where its controller is installed")
+        parser.add_argument(
+            "--max-restarts", type=int, metavar="N", help="with --jobset: start all pods anew so often (default: 0)"
+        )
     parser.add_argument("command", nargs=argparse.REMAINDER, help="options of rankscope run, and the script")
     chosen = parser.parse_args(arguments)
     command = tuple(chosen.command[1:] if chosen.command[:1] == ["--"] else chosen.command)
@@ -129,12 +159,11 @@ def launch_manifest(place: str, arguments: list[str]) -> int:
         raise UsageError("--nodes must be at least 1 and --gpus at least 0")
     if place == "sky" and chosen.gpus and not chosen.gpu:
         raise UsageError("--gpus needs --gpu: say which kind, as --gpu H100")
-    named = next((word for word in command if word.endswith(".py")), "train")
-    name = re.sub(r"[^a-z0-9-]+", "-", (chosen.name or Path(named).stem).lower()).strip("-")[:50] or "train"
+    name = _name(chosen.name or next((Path(word).stem for word in command if word.endswith(".py")), "train"))
     if place == "sky":
         text = sky_task(ClusterRun(command, name, chosen.nodes, chosen.gpus, gpu=chosen.gpu))
     else:
-        text = k8s_manifest(ClusterRun(command, name, chosen.nodes, chosen.gpus, image=chosen.image, shm=chosen.shm))
+        text = _kubernetes(chosen, command, name)
     if chosen.output is None:
         sys.stdout.write(text)
         return 0
@@ -144,3 +173,26 @@ def launch_manifest(place: str, arguments: list[str]) -> int:
         raise UsageError(f"--output {chosen.output} cannot be written: {error.strerror}") from error
     print(f"written; start it with {starts.replace('FILE', str(chosen.output))}")
     return 0
+
+
+def _kubernetes(chosen: argparse.Namespace, command: tuple[str, ...], name: str) -> str:
+    if not _QUANTITY.fullmatch(chosen.shm):
+        raise UsageError(f"--shm {chosen.shm} is no size of Kubernetes: write 16Gi or 500Mi")
+    if chosen.max_restarts is not None and (not chosen.jobset or chosen.max_restarts < 0):
+        raise UsageError("--max-restarts needs --jobset, and a number of at least 0")
+    run = ClusterRun(
+        command=command,
+        name=name,
+        nodes=chosen.nodes,
+        gpus=chosen.gpus,
+        image=chosen.image,
+        shm=chosen.shm,
+        restarts=chosen.max_restarts or 0,
+    )
+    return jobset_manifest(run) if chosen.jobset else k8s_manifest(run)
+
+
+def _name(text: str) -> str:
+    """As Services must be named: letters, digits and dashes, a letter first; room for the numbers of pods."""
+    name = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:45].strip("-")
+    return name if name[:1].isalpha() else f"run-{name}".strip("-")

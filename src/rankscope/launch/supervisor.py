@@ -30,8 +30,6 @@ from rankscope.report import live
 OnHang = Literal["auto", "stop", "report", "restart"]
 OnNan = Literal["report", "stop"]
 
-_RULING_S = 15.0
-"""How long a node that has asked for a look waits for the verdict of the one that speaks."""
 _ELASTIC_S = 8.0
 """How long elastic is given to begin stopping the ranks, on a job of several nodes."""
 _SETTLE_S = 1.5
@@ -69,6 +67,8 @@ class Supervisor:
         self.last_word: Callable[[], int] | None = None
         """Says the verdict and returns the exit code: for an end that elastic does not come to."""
         self._ruled: dict[int, bool] = {}
+        self._failure_told: set[int] = set()
+        """Attempts whose failure has its verdict, whether it was asked for here or by another node."""
         """Attempt → whether the verdict of all nodes ended it for a hang."""
         self._ruling_came = threading.Event()
         self._stopping = threading.Event()
@@ -121,17 +121,27 @@ class Supervisor:
         evidence = self._job.collect(trigger) if trigger == "interrupt" else self._job.gather(trigger)
         if evidence is None:
             assert nodes is not None
-            if self._ruling_came.wait(_RULING_S):
+            if self._ruling_came.wait(nodes.ruling_limit_s):
                 return
             evidence = nodes.gather_alone(trigger)
         verdict = diagnose(evidence)
         if trigger == "interrupt":
             verdict = interruption(verdict, evidence, self.interrupted_by)
+        elif not self._first_to_tell(evidence.attempt):
+            return
         self._keep(verdict, evidence)
         if nodes is not None:
             nodes.rule(verdict, stop=True, hang=False)
         if verdict.outcome not in ("ok", "interrupted"):
             live.say(live.detected(verdict, "stopping the other ranks" if self._job.living() else ""))
+
+    def _first_to_tell(self, attempt: int) -> bool:
+        """A failure is looked at when a rank here has ended and when another node asks: the first look counts. By the
+        second the other node may have ended, and its ranks would be missed."""
+        with self._lock:
+            first = attempt not in self._failure_told
+            self._failure_told.add(attempt)
+        return first
 
     def _keep(self, verdict: Verdict, evidence: Evidence) -> None:
         verdict = self._saved(verdict, evidence, f"evidence/attempt_{evidence.attempt}")
@@ -150,10 +160,15 @@ class Supervisor:
         """From the watcher: a value stopped being finite, or replicas differ. The job goes on, unless asked to stop."""
         verdict = self._saved(verdict, evidence, f"evidence/attempt_{evidence.attempt}_numbers")
         stop = self._on_nan == "stop" and verdict.outcome == "nan"
+        if self._job.nodes is not None:
+            self._job.nodes.rule(verdict, stop=stop, hang=False)
+        self._tell_numbers(verdict, stop=stop)
+
+    def _tell_numbers(self, verdict: Verdict, *, stop: bool) -> None:
         with self._lock:
-            self._numbers[evidence.attempt] = verdict
+            self._numbers[self._job.attempt] = verdict
             if stop:
-                self._verdicts[evidence.attempt] = verdict
+                self._verdicts[self._job.attempt] = verdict
         self.write(verdict)
         then = "stopping the job" if stop else "nothing is stopped"
         option = f" (--on-nan {self._on_nan})" if verdict.outcome == "nan" else ""
@@ -188,6 +203,8 @@ class Supervisor:
 
     def _failed_elsewhere(self, verdict: Verdict, evidence: Evidence) -> None:
         """From the watcher of the node that speaks: a rank of another node has failed."""
+        if not self._first_to_tell(evidence.attempt):
+            return
         self._keep(verdict, evidence)
         if self._job.nodes is not None:
             self._job.nodes.rule(verdict, stop=True, hang=False)
@@ -196,6 +213,9 @@ class Supervisor:
     def ruled(self, verdict: Verdict, stop: bool, hang: bool, speaker: str) -> None:
         """From the node that speaks for the job: its verdict is this node's too."""
         verdict = replace(verdict, notes=(*verdict.notes, f"the evidence of all nodes lies on {speaker}"))
+        if verdict.outcome == "nan" or verdict.cause == "parameters-diverged":
+            self._tell_numbers(verdict, stop=stop)
+            return
         with self._lock:
             self._verdicts[self._job.attempt] = verdict
         self.write(verdict)
@@ -332,6 +352,9 @@ class Supervisor:
         if not noted and not replicas_differ(self._watcher.pages()):
             return None
         evidence = self._job.collect("end")
+        if len(evidence.ranks) < evidence.world_size:
+            self._notes.append("numbers went bad, and the job ended before all nodes could be asked where that began")
+            return None
         verdict = diagnose(evidence)
         if verdict.outcome == "ok":
             return None

@@ -98,6 +98,7 @@ class Watcher:
         self._pace = pace
         self._non_finite_since: float | None = None
         self._non_finite_told = False
+        self._numbers_told: set[str] = set()
         self._replicas_due = 0.0
         self._on_failure = on_failure
         self._traces: dict[int, _Trace] = {}
@@ -130,6 +131,7 @@ class Watcher:
             if job.attempt != self._attempt:
                 self._attempt, self._traces, self._episode = job.attempt, {}, None
                 self._non_finite_since, self._non_finite_told, self._replicas_due = None, False, 0.0
+                self._numbers_told.clear()
                 self._pace.restart()
             job.poll()
             if job.failed() and job.nodes is None:
@@ -203,9 +205,25 @@ class Watcher:
         if self._non_finite_since is None or now < self._non_finite_since + _NOTES_SETTLE_S:
             return
         self._non_finite_told = True
-        evidence = self._job.collect("non-finite")
+        self._judge_numbers()
+
+    def _judge_numbers(self) -> None:
+        """On several nodes the reduction has given the value to all of them: only the evidence of all tells where it
+        began, and only the node that speaks has it."""
+        evidence = self._job.gather("non-finite")
+        if evidence is None:
+            return
+        if len(evidence.ranks) < evidence.world_size:
+            self._job.note_problem(
+                "numbers went bad; not all nodes could be asked where that began, so nobody is named"
+            )
+            return
         verdict = diagnose(evidence)
-        if verdict.outcome == "nan" and not self._stop.is_set() and not self._job.stopping:
+        kind = "nan" if verdict.outcome == "nan" else verdict.cause or ""
+        if kind not in ("nan", "parameters-diverged") or kind in self._numbers_told:
+            return
+        if not self._stop.is_set() and not self._job.stopping:
+            self._numbers_told.add(kind)
             self._on_bad_numbers(verdict, evidence)
 
     def _mind_replicas(self, now: float) -> None:
@@ -218,10 +236,7 @@ class Watcher:
         if not replicas_differ(self.pages()):
             return
         self._replicas_due = float("inf")
-        evidence = self._job.collect("non-finite")
-        verdict = diagnose(evidence)
-        if verdict.cause == "parameters-diverged" and not self._stop.is_set() and not self._job.stopping:
-            self._on_bad_numbers(verdict, evidence)
+        self._judge_numbers()
 
     def _look_for_others(self, now: float) -> bool:
         """Another node of the job has asked for a look; only the one that speaks takes it."""
@@ -237,6 +252,9 @@ class Watcher:
             evidence = nodes.gather(wanted)
             if evidence is not None and not self._stop.is_set() and not self._job.stopping:
                 self._on_failure(diagnose(evidence), evidence)
+            return True
+        if wanted == "non-finite":
+            self._judge_numbers()
             return True
         if self._episode is None:
             self._episode = _Episode(since=now, next_look=now)

@@ -13,6 +13,9 @@ from rankscope.evidence.time_limit import call_within
 
 T = TypeVar("T")
 ANSWER_LIMIT_S = 4.0
+CONNECT_LIMIT_S = 30.0
+"""For the first connection: torch looks up the names of both ends, and a slow name server must not cost us the nodes.
+Later ones are made where something is wrong already."""
 
 
 class ChannelLost(Exception):
@@ -22,9 +25,10 @@ class ChannelLost(Exception):
 class Channel:
     """Keys and values, shared by the launchers of one attempt. Used by one thread at a time."""
 
-    def __init__(self, connect: Callable[[], Any], prefix: str) -> None:
+    def __init__(self, connect: Callable[[float], Any], prefix: str) -> None:
         self._connect = connect
         self._store: Any = None
+        self._connect_limit_s = CONNECT_LIMIT_S
         self._prefix = prefix
         self._lock = threading.Lock()
         self.lost: str | None = None
@@ -51,20 +55,20 @@ class Channel:
         return self._ask(look)
 
     def _ask(self, question: Callable[[], T]) -> T:
-        def ask() -> T:
-            if self._store is None:
-                self._store = self._connect()
-            return question()
-
         with self._lock:
             if self.lost is not None:
                 self._store = None  # a late answer would be taken for that to another question
+            limit = self._connect_limit_s
             try:
-                answer = call_within(ANSWER_LIMIT_S, ask)
+                if self._store is None:
+                    self._store = call_within(limit, lambda: self._connect(limit))
+                    self._connect_limit_s = ANSWER_LIMIT_S
+                limit = ANSWER_LIMIT_S
+                answer = call_within(limit, question)
                 self.lost = None
                 return answer
             except TimeoutError as error:
-                self.lost = f"no answer within {ANSWER_LIMIT_S:g} s"
+                self.lost = f"no answer within {limit:g} s"
                 raise ChannelLost(self.lost) from error
             except (RuntimeError, OSError) as error:  # torch's network errors are RuntimeErrors
                 self.lost = (str(error).splitlines() or ["connection lost"])[0][:200]
@@ -88,12 +92,19 @@ def connect(store: Any, prefix: str) -> Channel | None:
     if base is None:
         return None
     address, port = base.host, base.port
-    limit = timedelta(seconds=ANSWER_LIMIT_S)
+    first = True
 
-    def open_store() -> Any:
-        # torch writes a page to the terminal about every connection that fails: it is asked only where one can be made.
-        socket.create_connection((address, port), timeout=ANSWER_LIMIT_S / 2).close()
-        return TCPStore(address, port, None, False, limit, wait_for_workers=False)
+    def open_store(limit_s: float) -> Any:
+        nonlocal first
+        if not first:
+            # torch writes a page to the terminal about every connection that fails: it is asked where one can be made.
+            # Not the first time, when elastic itself has just used the store: for a visitor who leaves without a word
+            # the store looks up a name, and answers nobody until the name server has answered.
+            socket.create_connection((address, port), timeout=ANSWER_LIMIT_S / 2).close()
+        first = False
+        opened = TCPStore(address, port, None, False, timedelta(seconds=limit_s), wait_for_workers=False)
+        opened.set_timeout(timedelta(seconds=ANSWER_LIMIT_S))
+        return opened
 
     return Channel(open_store, prefix)
 

@@ -26,16 +26,22 @@ from rankscope.launch.nodes.channel import (
     serves,
     tcp_store_of,
 )
-from rankscope.launch.nodes.door import Door, knock
-from rankscope.launch.nodes.parcel import merge, pack, unpack
+from rankscope.launch.nodes.door import Answer, Door, knock
+from rankscope.launch.nodes.parcel import merge, pack, travelling, unpack
 from rankscope.launch.nodes.words import Beat, Call, Hello, Ruling, encode, ruling
 
 PERIOD_S = 0.5
 SILENT_S = 4.0
 """A node whose beat has not come for so long is asked at its door."""
 ANSWER_S = 8.0
-"""How long a look waits for the evidence of nodes that beat."""
+"""How long a look waits for the next piece of evidence of nodes that beat."""
+ANSWER_PER_NODE_S = 0.1
+"""What a look may take in all grows with the number of nodes."""
+RULING_S = 15.0
+"""How long a node that has asked for a look waits for the verdict, where the nodes are few."""
 _GOODBYE_S = 6.0
+_BEATS = 128
+"""Beats read at a time."""
 _BATCH = 32
 """Parcels fetched at a time: one answer of the store has a time limit."""
 
@@ -67,26 +73,30 @@ class Exchange:
         self._beat = Beat(0, time.time())
         self._still = False
         self._wants = 0
+        self._numbers = 0
         self._failed = False
         self._ended = ""
         self._served: dict[int, int] = {}
+        self._served_numbers: dict[int, int] = {}
         self._calls = 0
         self._rulings = 0
         self._clock_off: float | None = None
+        self._introduced = False
         self._stop = threading.Event()
         self._looking = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="rankscope-nodes", daemon=True)
 
     def start(self) -> None:
-        self._channel.set(f"hello/{self.own.node}", encode(self.own))
-        self._channel.append("hellos", f"{self.own.node},".encode())
-        if self.speaks:
-            self._channel.set("speaker", str(self.own.node).encode())
+        """At once: the first word is said by the thread, which tries again where the store is slow to answer."""
         self._thread.start()
 
     @property
     def speaks(self) -> bool:
         return self._speaker == self.own.node
+
+    @property
+    def ruling_limit_s(self) -> float:
+        return RULING_S + ANSWER_PER_NODE_S * self._count
 
     # What the other parts of this launcher say.
 
@@ -94,11 +104,22 @@ class Exchange:
         self._still = still
 
     def look_wanted(self) -> str | None:
-        """The speaker's question: has another node asked for a look that was not taken yet? `failure` or `still`."""
-        wanting = {node: beat for node, beat in self._beats.items() if beat.wants > self._served.get(node, 0)}
-        if not self.speaks or not wanting:
+        """The speaker's question: has another node asked for a look that was not taken yet?
+
+        `failure`, `still` or `non-finite`.
+        """
+        if not self.speaks:
             return None
-        return "failure" if any(beat.failed for beat in wanting.values()) else "still"
+        wanting = [beat for node, beat in self._beats.items() if beat.wants > self._served.get(node, 0)]
+        if any(beat.failed for beat in wanting):
+            return "failure"
+        if any(beat.numbers > self._served_numbers.get(node, 0) for node, beat in self._beats.items()):
+            return "non-finite"
+        return "still" if wanting else None
+
+    def beating(self) -> set[int]:
+        """The other nodes that have been heard."""
+        return set(self._beats) - {self.own.node}
 
     def others_still(self) -> bool:
         return any(beat.still and not beat.ended for beat in self._beats.values())
@@ -110,15 +131,17 @@ class Exchange:
                 return self._gather_all(trigger)
         if self._speaker_silent_s() < SILENT_S and self._channel.lost is None:
             self._failed = self._failed or trigger == "failure"
-            self._wants += 1
+            if trigger == "non-finite":
+                self._numbers += 1
+            else:
+                self._wants += 1
             return None
         return self.gather_alone(trigger)
 
     def gather_alone(self, trigger: str) -> Evidence:
         """What this node sees by itself, with what can be told of the others from here."""
         here = self._collect(trigger)
-        nodes = [self._seen(node, answered=node == self.own.node) for node in sorted(self.hellos)]
-        return replace(here, nodes=tuple(nodes), speaker=self.speaks)
+        return replace(here, nodes=self._seen_all({self.own.node}), speaker=self.speaks)
 
     def rule(self, verdict: Verdict, *, stop: bool, hang: bool) -> None:
         """The speaker's verdict goes to all nodes."""
@@ -164,7 +187,9 @@ class Exchange:
 
     def _run(self) -> None:
         woke = time.monotonic()
-        while not self._stop.wait(PERIOD_S):
+        # The nodes of a large job do not all speak in the same moment.
+        self._stop.wait(PERIOD_S * (self.own.node % 16) / 16)
+        while not self._stop.is_set():
             now = time.monotonic()
             if now - woke > SILENT_S / 2:
                 # We ourselves were away: what the others said meanwhile is heard only now.
@@ -173,11 +198,21 @@ class Exchange:
             try:
                 self._turn()
             except ChannelLost:
-                continue  # told by whoever needs the answer; the next turn tries again
+                pass  # told by whoever needs the answer; the next turn tries again
             except Exception as error:  # noqa: BLE001  a fault of ours must not end the exchange; it is told at the end
                 self._note(f"the exchange between nodes failed: {type(error).__name__}: {error}")
+            self._stop.wait(PERIOD_S)
+
+    def _introduce(self) -> None:
+        self._channel.set(f"hello/{self.own.node}", encode(self.own))
+        self._channel.append("hellos", f"{self.own.node},".encode())
+        if self.speaks:
+            self._channel.set("speaker", str(self.own.node).encode())
+        self._introduced = True
 
     def _turn(self) -> None:
+        if not self._introduced:
+            self._introduce()
         self._say_beat()
         if self._speaker is None:
             self._find_speaker()
@@ -189,7 +224,8 @@ class Exchange:
             self._hear_speaker()
 
     def _say_beat(self) -> None:
-        self._beat = Beat(self._beat.number + 1, time.time(), self._still, self._wants, self._failed, self._ended)
+        number = self._beat.number + 1
+        self._beat = Beat(number, time.time(), self._still, self._wants, self._failed, self._ended, self._numbers)
         self._channel.set(f"beat/{self.own.node}", encode(self._beat))
 
     def _find_speaker(self) -> None:
@@ -220,10 +256,10 @@ class Exchange:
                     self._heard[node] = time.monotonic()
 
     def _hear_all(self) -> None:
-        others = [node for node in self.hellos if node != self.own.node]
-        for node, value in zip(others, self._channel.read([f"beat/{n}" for n in others]), strict=True):
-            if value is not None:
-                self._hear(node, msgspec.msgpack.decode(value, type=Beat))
+        for some in batches([node for node in self.hellos if node != self.own.node], _BEATS):
+            for node, value in zip(some, self._channel.read([f"beat/{n}" for n in some]), strict=True):
+                if value is not None:
+                    self._hear(node, msgspec.msgpack.decode(value, type=Beat))
 
     def _hear(self, node: int, beat: Beat) -> None:
         known = self._beats.get(node)
@@ -257,7 +293,7 @@ class Exchange:
 
     def _answer(self, call: Call) -> None:
         try:
-            parcel = pack(self._collect(call.trigger), self._clock_off or 0.0)
+            parcel = pack(self._collect(call.trigger), self._clock_off or 0.0, travelling(self._count))
             self._channel.set(f"evidence/{call.number}/{self.own.node}", parcel)
             self._channel.append(f"answers/{call.number}", f"{self.own.node},".encode())
         except ChannelLost:
@@ -269,15 +305,29 @@ class Exchange:
 
     def _gather_all(self, trigger: str) -> Evidence:
         self._calls += 1
-        self._served = {node: beat.wants for node, beat in self._beats.items()}
-        self._channel.set("call", encode(Call(self._calls, trigger)))
-        here = self._collect(trigger)
-        missing = {node for node in self.hellos if node != self.own.node}
+        if trigger == "non-finite":
+            self._served_numbers = {node: beat.numbers for node, beat in self._beats.items()}
+        else:
+            self._served = {node: beat.wants for node, beat in self._beats.items()}
         parts: dict[int, Evidence] = {}
-        deadline = time.monotonic() + ANSWER_S
-        while missing and time.monotonic() < deadline:
+        try:
+            self._channel.set("call", encode(Call(self._calls, trigger)))
+            here = self._collect(trigger)
+            self._await_answers(parts)
+        except ChannelLost as error:
+            self._note(f"not all evidence of the other nodes came: {error}")
+            here = self._collect(trigger)
+        nodes = self._seen_all({*parts, self.own.node})
+        return merge(here, [parts[node] for node in sorted(parts)], nodes)
+
+    def _await_answers(self, parts: dict[int, Evidence]) -> None:
+        """Fills `parts`. Waits as long as answers come, and not for nodes that have fallen silent."""
+        missing = {node for node in self.hellos if node != self.own.node}
+        begun = progress = time.monotonic()
+        most = begun + ANSWER_S + ANSWER_PER_NODE_S * len(missing)
+        while missing and time.monotonic() < min(most, progress + ANSWER_S):
             if all(self._silent_s(node) > SILENT_S or self._said_goodbye(node) for node in missing):
-                break
+                return
             here_now = [node for node in self._listed(f"answers/{self._calls}") if node in missing]
             for some in batches(here_now, _BATCH):
                 keys = [f"evidence/{self._calls}/{node}" for node in some]
@@ -285,25 +335,39 @@ class Exchange:
                     if value is not None:
                         parts[node] = unpack(value)
                         missing.discard(node)
+                        progress = time.monotonic()
             if missing and not here_now:
                 time.sleep(0.05)
-        nodes = tuple(self._seen(node, answered=node in parts or node == self.own.node) for node in sorted(self.hellos))
-        return merge(here, [parts[node] for node in sorted(parts)], nodes)
 
     def _said_goodbye(self, node: int) -> bool:
         beat = self._beats.get(node)
         return beat is not None and bool(beat.ended)
 
-    def _seen(self, node: int, *, answered: bool) -> NodeEvidence:
+    def _seen_all(self, answered: set[int]) -> tuple[NodeEvidence, ...]:
+        """All doors are knocked at in the same moment: a job may have lost many nodes at once."""
+        nodes = sorted(self.hellos)
+        found: dict[int, Answer] = {}
+
+        def ask(node: int) -> None:
+            found[node] = knock(self.hellos[node].address, self.hellos[node].port)
+
+        doors = [node for node in nodes if node not in answered and not self._said_goodbye(node)]
+        knocking = [threading.Thread(target=ask, args=(node,), name="rankscope-knock", daemon=True) for node in doors]
+        for thread in knocking:
+            thread.start()
+        for thread in knocking:
+            thread.join()
+        return tuple(self._seen(node, node in answered, found.get(node)) for node in nodes)
+
+    def _seen(self, node: int, answered: bool, door: Answer | None) -> NodeEvidence:
         hello = self.hellos[node]
         state = "answered"
         if node == self.own.node:
             state = "cut-off" if link_is_down(self.own.address) else "answered"
         elif self._said_goodbye(node):
             state = "ended"
-        elif not answered:
-            found = knock(hello.address, hello.port)
-            state = "silent" if found == "alive" else found
+        elif door is not None:
+            state = "silent" if door == "alive" else door
         silent = None if answered else self._silent_s(node)
         return NodeEvidence(hello.host, hello.ranks, state, hello.pid, silent, self.own.host)
 

@@ -10,10 +10,13 @@ from typing import Any
 import msgspec
 
 from rankscope.evidence.encode import to_json
-from rankscope.evidence.model import Evidence, NodeEvidence, RankEvidence
+from rankscope.evidence.model import Collective, Evidence, NodeEvidence, RankEvidence
 
 NEWEST = 600
-"""Calls and collectives of a rank that travel; all of them stay in the node's own folder."""
+"""Calls and collectives of a rank that travel at most; all of them stay in the node's own folder."""
+LEAST = 64
+FULL_NODES = 16
+"""Up to so many nodes send all of these; with more nodes each sends less, so that one node can read them all."""
 CLOCK_SLACK_S = 1.5
 """Differences below this are not told from the time that words take."""
 _TIMES = frozenset(
@@ -22,9 +25,14 @@ _TIMES = frozenset(
 )
 
 
-def pack(evidence: Evidence, clock_off_s: float = 0.0) -> bytes:
+def travelling(nodes: int) -> int:
+    """How many of the newest calls and collectives of a rank travel in a job on so many nodes."""
+    return max(LEAST, min(NEWEST, NEWEST * FULL_NODES // max(nodes, 1)))
+
+
+def pack(evidence: Evidence, clock_off_s: float = 0.0, newest: int = NEWEST) -> bytes:
     """`clock_off_s`: by how much this node's clock is ahead of that of the node which will read it."""
-    small = replace(evidence, ranks=tuple(map(_newest, evidence.ranks)))
+    small = replace(evidence, ranks=tuple(_newest(seen, newest) for seen in evidence.ranks))
     data = to_json(small)
     if abs(clock_off_s) > CLOCK_SLACK_S:
         data = msgspec.json.encode(_shifted(msgspec.json.decode(data), -clock_off_s))
@@ -54,11 +62,29 @@ def merge(own: Evidence, others: Sequence[Evidence], nodes: tuple[NodeEvidence, 
     )
 
 
-def _newest(seen: RankEvidence) -> RankEvidence:
+def _newest(seen: RankEvidence, limit: int) -> RankEvidence:
+    """The newest of both lists, and all that came since the oldest operation that has not ended: there are no holes."""
     progress = seen.progress
-    if progress is not None and len(progress.calls) > NEWEST:
-        progress = replace(progress, calls=progress.calls[-NEWEST:])
-    return replace(seen, progress=progress, collectives=seen.collectives[-NEWEST:])
+    entries = seen.collectives
+    waiting = next((entry for entry in entries if not entry.retired and not _has_completed(entry, seen)), None)
+    first = len(entries) if waiting is None else entries.index(waiting)
+    if progress is not None:
+        place = None if waiting is None else (waiting.group, waiting.seq)
+        calls = progress.calls
+        open_call = next(
+            (n for n, call in enumerate(calls) if call.left_at is None or (call.group, call.seq) == place), len(calls)
+        )
+        progress = replace(progress, calls=calls[_start(len(calls), open_call, limit) :])
+    return replace(seen, progress=progress, collectives=entries[_start(len(entries), first, limit) :])
+
+
+def _has_completed(entry: Collective, seen: RankEvidence) -> bool:
+    last = seen.last_completed.get(entry.group)
+    return entry.state == "completed" or (last is not None and not entry.p2p and entry.seq <= last)
+
+
+def _start(count: int, first_open: int, limit: int) -> int:
+    return max(0, count - NEWEST, min(count - limit, first_open - limit // 4))
 
 
 def _shifted(value: Any, by: float) -> Any:

@@ -35,6 +35,8 @@ class Beat(msgspec.Struct, frozen=True):
     """A rank of the node has failed: the look is for that."""
     ended: str = ""
     """The launcher has ended in order, and how."""
+    numbers: int = 0
+    """How many looks at values that are not finite, or not equal, this node has asked for."""
 
 
 class Call(msgspec.Struct, frozen=True):
