@@ -194,7 +194,7 @@ def _read_columns(document: object, table: KindTable) -> Columns:
         raise EvidenceError(f"the flight record has {len(entries)} entries; no recorder keeps so many")
     kinds, names = _kinds(entries, table)
     enqueued, completed = statuses(top.get("pg_status", {}), names)
-    seqs, p2p_seqs, records, created, ended = _numbers(entries)
+    (seqs, p2p_seqs, records, created, ended), flags = _when(entries)
     columns = Columns(
         kinds=array("I", kinds),
         seqs=seqs,
@@ -202,7 +202,7 @@ def _read_columns(document: object, table: KindTable) -> Columns:
         records=records,
         created_ns=created,
         completed_ns=ended,
-        flags=_flags(entries),
+        flags=flags,
         last_enqueued=enqueued,
         last_completed=completed,
         groups=table.groups(top.get("pg_config", {})),
@@ -212,22 +212,32 @@ def _read_columns(document: object, table: KindTable) -> Columns:
 
 
 _NUMBERS = ("collective_seq_id", "p2p_seq_id", "record_id", "time_created_ns", "time_discovered_completed_ns")
-_all_numbers = itemgetter(*_NUMBERS)
+_STATE = ("state", "retired")
+_STATE_DEFAULTS = {"state": "scheduled", "retired": False}
+_WHEN = itemgetter(*_NUMBERS, *_STATE)
 
 
-def _numbers(entries: list[dict[Any, Any]]) -> list[array[int]]:
+def _when(entries: list[dict[Any, Any]]) -> tuple[list[array[int]], bytes]:
+    """The numbers of all entries, column by column, and their flags."""
+    names = (*_NUMBERS, *_STATE)
     try:
-        columns: list[Sequence[Any]] = list(zip(*map(_all_numbers, entries), strict=True))
+        columns: list[Sequence[Any]] = list(zip(*map(_WHEN, entries), strict=True)) or [()] * len(names)
     except KeyError:
-        columns = [[entry.get(name) for entry in entries] for name in _NUMBERS]
-    return [_packed(column, name) for column, name in zip(columns or [()] * len(_NUMBERS), _NUMBERS, strict=True)]
+        columns = [[entry.get(name, _STATE_DEFAULTS.get(name)) for entry in entries] for name in names]
+    *numbers, states, retired = columns
+    return [_packed(column, name) for column, name in zip(numbers, _NUMBERS, strict=True)], _flags(states, retired)
 
 
 def _packed(column: Sequence[Any], name: str) -> array[int]:
     try:
         return array("q", column)
     except (TypeError, OverflowError):
-        # Left out, None, or written as a text, which older versions and JSON dumps do.
+        pass
+    try:
+        # None: what has not ended has no end.
+        return array("q", [0 if value is None else value for value in column])
+    except (TypeError, OverflowError):
+        # Written as a text, which older versions and JSON dumps do.
         values = [0 if value is None else as_integer(value, name) for value in column]
     if any(abs(value) >= 2**63 for value in values):
         raise EvidenceError(f"the flight record is malformed: {name} holds a number too large")
@@ -241,9 +251,9 @@ _FLAGS = {
 }
 
 
-def _flags(entries: list[dict[Any, Any]]) -> bytes:
+def _flags(states: Sequence[Any], retired: Sequence[Any]) -> bytes:
     try:
-        return bytes([_FLAGS[entry.get("state", "scheduled"), entry.get("retired", False)] for entry in entries])
+        return bytes(map(_FLAGS.__getitem__, zip(states, retired, strict=True)))
     except (KeyError, TypeError) as error:
         raise EvidenceError(f"the flight record is malformed: no state is called {as_shown(error)}") from error
 
@@ -306,7 +316,8 @@ def _kind(entry: dict[Any, Any], number: int, table: KindTable) -> Kind:
 
 def _oldest_first(columns: Columns) -> Columns:
     records = columns.records
-    if all(map(int.__le__, records, records[1:])):
+    numbers = records.tolist()
+    if numbers == sorted(numbers):
         return columns
     order = sorted(range(len(records)), key=records.__getitem__)
 

@@ -58,8 +58,7 @@ def _answers(paths: Sequence[str]) -> Iterator[_Answer]:
     tasks = [paths[at : at + _FILES_A_TASK] for at in range(0, len(paths), _FILES_A_TASK)]
     done = 0
     try:
-        # Not forked: the caller may have threads.
-        with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context(_start_method())) as pool:
             for answer in pool.map(_read_some, tasks):
                 yield answer
                 done += 1
@@ -67,6 +66,11 @@ def _answers(paths: Sequence[str]) -> Iterator[_Answer]:
         # A process was killed, as by a memory limit: the rest is read here, one after another.
         for task in tasks[done:]:
             yield _read_some(task)
+
+
+def _start_method() -> str:
+    """A fork is there at once, with all modules, but may copy a lock that another thread holds."""
+    return "fork" if len(os.listdir("/proc/self/task")) == 1 else "spawn"
 
 
 def _size(path: str) -> int:

@@ -177,7 +177,7 @@ def _first_of_interest(read: Columns, low: dict[str, int], groups: Sequence[str]
     seqs = read.seqs
     lowest = min((low[groups[number]] for number in set(read.kinds)), default=0)
     # Numbers of one group rise; with several groups the smallest bound holds for all.
-    begin = bisect_left(seqs, lowest) if all(map(int.__le__, seqs, seqs[1:])) else 0
+    begin = bisect_left(seqs, lowest) if _counts_on(seqs) or all(map(int.__le__, seqs, seqs[1:])) else 0
     return min(finished, begin)
 
 
@@ -207,7 +207,7 @@ def _sequences(read: Columns, kinds: Sequence[Kind]) -> dict[str, tuple[int, arr
     used = {kinds[number].group for number in present}
     seqs = read.seqs
     plain = len(used) == 1 and not any(kinds[number].p2p for number in present)
-    if plain and seqs[-1] - seqs[0] + 1 == len(seqs) and all(map(int.__lt__, seqs, seqs[1:])):
+    if plain and _counts_on(seqs):
         return {next(iter(used)): (seqs[0], array("q", read.kinds))}
     by_group: dict[str, dict[int, int]] = {}
     for number, seq in zip(read.kinds, seqs, strict=True):
@@ -221,3 +221,8 @@ def _sequences(read: Columns, kinds: Sequence[Kind]) -> dict[str, tuple[int, arr
         oldest = max(min(calls), newest - 4 * len(read))
         found[group] = (oldest, array("q", (calls.get(seq, -1) for seq in range(oldest, newest + 1))))
     return found
+
+
+def _counts_on(seqs: array[int]) -> bool:
+    """Whether each number is the next one, as where all calls are of one group."""
+    return len(seqs) > 0 and seqs[-1] - seqs[0] == len(seqs) - 1 and seqs == array("q", range(seqs[0], seqs[-1] + 1))
