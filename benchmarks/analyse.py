@@ -3,7 +3,7 @@
     python benchmarks/analyse.py                          # 8, 64, 256 and 4,096 ranks, 2,000 calls each
     python benchmarks/analyse.py --ranks 8,64 --out results.json
 
-Dumps as torch writes them (pickle, each frame once) are made in a temporary folder. One rank leaves out a call.
+Dumps in the bytes in which torch writes them are made in a temporary folder. One rank leaves out a call.
 Three programs then run on the same folder, each a process of its own, its start included, and the best of several
 turns counts. Memory is that of all processes of the command together, looked at 20 times a second.
 
@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import pickle
 import platform
 import resource
 import shutil
@@ -30,6 +29,8 @@ import time
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+from torch_pickle import torch_pickle
 
 SITE = "/opt/job/lib/python3.11/site-packages/torch"
 SCRIPT = "/opt/job/train.py"
@@ -130,11 +131,11 @@ def write_dumps(folder: Path, ranks: int, odd: int) -> int:
         dump = {
             "version": "2.10",
             "pg_config": config,
-            "pg_status": {"0": status},
             "comm_lib_version": "2.28.9",
+            "pg_status": {"0": status},
             "entries": entries,
         }
-        data = pickle.dumps(dump, protocol=2)
+        data = torch_pickle(dump)
         (folder / f"nccl_trace_rank_{rank}").write_bytes(data)
         total += len(data)
     return total
@@ -142,6 +143,8 @@ def write_dumps(folder: Path, ranks: int, odd: int) -> int:
 
 def measure(command: list[str], turns: int) -> dict[str, Any]:
     """The best times of several turns, the largest memory of all its processes together, and the last output."""
+    # Python's compiled modules are kept, as they are after an installation.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     best = cpu = float("inf")
     memory = 0
     # A child of a child: the processor time of exactly this command, its own children included.
@@ -152,7 +155,11 @@ def measure(command: list[str], turns: int) -> dict[str, Any]:
     for _ in range(turns):
         begun = time.perf_counter()
         started = subprocess.Popen(
-            [sys.executable, "-c", runner, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [sys.executable, "-c", runner, *command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
         )
         peak = MemoryOf(started.pid)
         out, errors = started.communicate()

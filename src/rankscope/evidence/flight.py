@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -47,12 +46,29 @@ def parse_flight_json(data: bytes) -> FlightRecord:
 def parse_flight_pickle(data: bytes) -> FlightRecord:
     """The record in a pickled dump; nothing in it is run. Raises EvidenceError when it is not one."""
     try:
-        document = PlainUnpickler(io.BufferedReader(io.BytesIO(data), 1 << 20)).load()
+        document = PlainUnpickler(InMemory(data)).load()
     except EvidenceError:
         raise
     except Exception as error:  # a broken pickle raises nearly anything
         raise EvidenceError(f"the flight record is not a valid pickle: {error!r}") from error
     return _record(document)
+
+
+class InMemory:
+    """Bytes in the form in which an unpickler takes all of them at once, without a copy."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def peek(self, _: int) -> bytes:
+        return self._data
+
+    def read(self, size: int) -> bytes:
+        taken, self._data = self._data[:size], self._data[size:]
+        return taken
+
+    def readline(self) -> bytes:
+        return self.read(self._data.find(b"\n") + 1 or len(self._data))
 
 
 class PlainUnpickler(pickle.Unpickler):
