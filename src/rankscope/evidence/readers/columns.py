@@ -204,13 +204,13 @@ def _unpickled(data: bytes) -> object:
         raise EvidenceError(f"the flight record {why}") from error
 
 
-def read_json(data: bytes, table: KindTable, newest: int | None = None) -> Columns:
-    """The record in a JSON dump. Raises EvidenceError when it is not one. `newest` as in `read_pickle`."""
+def read_json(data: bytes, table: KindTable) -> Columns:
+    """The record in a JSON dump. Raises EvidenceError when it is not one."""
     try:
         document = msgspec.json.decode(data)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise EvidenceError(f"the flight record is not valid JSON: {error}") from error
-    return _columns(document, table, newest)
+    return _columns(document, table, None)
 
 
 def _columns(document: object, table: KindTable, newest: int | None, total: int | None = None) -> Columns:

@@ -18,7 +18,7 @@ from rankscope.errors import EvidenceError
 from rankscope.evidence.readers.columns import Columns, Kind, KindTable, read_json, read_pickle
 
 LARGEST_DUMP = 1 << 30
-LARGE_JOB = 24 << 20
+LARGE_JOB = 10 << 20
 """Bytes of all dumps together below which more processes cost more than they save."""
 _MOST_PROCESSES = 16
 _FILES_A_TASK = 4
@@ -111,7 +111,7 @@ def _read(path: str) -> bytes:
 
 
 def _parse(data: bytes, table: KindTable, newest: int | None = None) -> Columns:
-    return read_pickle(data, table, newest) if data[:1] == b"\x80" else read_json(data, table, newest)
+    return read_pickle(data, table, newest) if data[:1] == b"\x80" else read_json(data, table)
 
 
 @contextlib.contextmanager
