@@ -101,9 +101,24 @@ def well(world_size: int, headline: str) -> Verdict:
 
 
 def fine(evidence: Evidence) -> Verdict:
-    return replace(
+    verdict = replace(
         well(evidence.world_size, f"all {evidence.world_size} ranks are well."),
         started_at=evidence.started_at,
         ended_at=evidence.collected_at,
         exit_codes=exit_codes(evidence),
     )
+    if not evidence.trigger.startswith("files") or all(seen.exit is not None for seen in evidence.ranks):
+        return verdict
+    # Files show what a job did up to then; that it went on nobody saw.
+    return replace(
+        verdict,
+        certainty="possible",
+        headline="nothing in these files shows that something is wrong.",
+        next=_more_of(evidence),
+    )
+
+
+def _more_of(evidence: Evidence) -> tuple[str, ...]:
+    if not any(seen.stacks for seen in evidence.ranks):
+        return ()
+    return ("take the stacks twice, some seconds apart, and give both: one look does not tell slow from stuck",)
