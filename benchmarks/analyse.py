@@ -18,9 +18,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import pickletools
 import platform
 import resource
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -35,6 +37,8 @@ from torch_pickle import torch_pickle
 SITE = "/opt/job/lib/python3.11/site-packages/torch"
 SCRIPT = "/opt/job/train.py"
 CALLS = 2000
+BEGAN_NS = 1_794_722_970_000_000_000
+FIRST_THREAD = 139_745_049_529_216
 BUCKETS = 18
 """Gradient buckets a step; with the loss and a flag this makes the pattern of a small DDP job."""
 
@@ -89,14 +93,14 @@ def calls_of(rank: int, odd: int) -> list[dict[str, Any]]:
 
 
 def entry(number: int, shape: list[int], frames: list[dict[str, Any]], rank: int) -> dict[str, Any]:
-    at = 1_794_722_970_000_000_000 + number * 7_000_000 + rank * 1_000
+    at = BEGAN_NS + number * 7_000_000 + rank * 1_000
     return {
         "frames": list(frames),
         "record_id": number,
         "pg_id": 0,
         "process_group": ("0", "default_pg"),
         "thread_name": "pt_main_thread",
-        "thread_id": str(139_745_049_529_216 + rank),
+        "thread_id": str(FIRST_THREAD + rank),
         "collective_seq_id": number + 1,
         "p2p_seq_id": 0,
         "op_id": number + 1,
@@ -117,28 +121,54 @@ def entry(number: int, shape: list[int], frames: list[dict[str, Any]], rank: int
 
 
 def write_dumps(folder: Path, ranks: int, odd: int) -> int:
-    """Returns the bytes written."""
-    config = {"0": {"name": "0", "desc": "default_pg", "ranks": str(list(range(ranks)))}}
+    """Returns the bytes written. Ranks differ in their times and threads; these are put into one dump for all."""
+    usual, other = Template(dump_of(-1, odd, ranks)), Template(dump_of(odd, odd, ranks))
     total = 0
     for rank in range(ranks):
-        entries = calls_of(rank, odd)
-        newest = entries[-1]["collective_seq_id"]
-        status = {
-            "last_enqueued_collective": newest,
-            "last_started_collective": newest,
-            "last_completed_collective": newest - 1,
-        }
-        dump = {
-            "version": "2.10",
-            "pg_config": config,
-            "comm_lib_version": "2.28.9",
-            "pg_status": {"0": status},
-            "entries": entries,
-        }
-        data = torch_pickle(dump)
+        data = (other if rank == odd else usual).of(rank)
         (folder / f"nccl_trace_rank_{rank}").write_bytes(data)
         total += len(data)
     return total
+
+
+def dump_of(rank: int, odd: int, ranks: int) -> dict[str, Any]:
+    entries = calls_of(rank, odd)
+    newest = entries[-1]["collective_seq_id"]
+    status = {
+        "last_enqueued_collective": newest,
+        "last_started_collective": newest,
+        "last_completed_collective": newest - 1,
+    }
+    return {
+        "version": "2.10",
+        "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": str(list(range(ranks)))}},
+        "comm_lib_version": "2.28.9",
+        "pg_status": {"0": status},
+        "entries": entries,
+    }
+
+
+class Template:
+    """One dump in torch's bytes, and where in them the times and the thread stand."""
+
+    def __init__(self, dump: dict[str, Any]) -> None:
+        self._data = torch_pickle(dump)
+        shift = (dump["entries"][0]["time_created_ns"] - BEGAN_NS) * -1
+        self._times: list[tuple[int, int]] = []
+        self._thread = 0
+        for opcode, value, at in pickletools.genops(self._data):
+            if opcode.name == "LONG1" and at is not None and value is not None:
+                self._times.append((at + 2, value + shift))
+            elif value == dump["entries"][0]["thread_id"] and at is not None:
+                self._thread = at + 5
+
+    def of(self, rank: int) -> bytes:
+        data = bytearray(self._data)
+        for at, value in self._times:
+            struct.pack_into("<q", data, at, value + rank * 1_000)
+        thread = str(FIRST_THREAD + rank).encode()
+        data[self._thread : self._thread + len(thread)] = thread
+        return bytes(data)
 
 
 def measure(command: list[str], turns: int) -> dict[str, Any]:

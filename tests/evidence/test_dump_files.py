@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import sys
@@ -18,11 +19,12 @@ from hypothesis import strategies as st
 
 from rankscope.diagnosis.diagnose import diagnose
 from rankscope.errors import EvidenceError
-from rankscope.evidence.readers import dump_files
+from rankscope.evidence.readers import dump_files, dumps
 from rankscope.evidence.readers.columns import KindTable, read_json, read_pickle
 from rankscope.evidence.readers.dump_files import read_dumps
 from rankscope.evidence.readers.dumps import NEWEST, kept_calls, rank_dumps, rank_in_name
 from rankscope.evidence.readers.gather import gather
+from rankscope.evidence.readers.kinds import HEAD
 from rankscope.evidence.readers.middle import without_middle
 from searching import searched
 from torch_pickle import torch_pickle
@@ -92,6 +94,32 @@ def test_a_spoiled_file_is_refused_by_name_and_the_rest_diagnosed(folder: Path, 
     why = refused(folder)
     assert "nccl_trace_rank_9" in why
     assert words in why
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"\x80\x02}(", "1024 MB"),
+        (b'{"pg_config": {}, "entries": [', "1024 MB"),
+        (b"Process 7: python train.py\nPython v3.11.7 (/usr/bin/python)\n\n", "256 MB"),
+        (b'{"message": {"message": "', "256 MB"),
+    ],
+    ids=["pickle", "JSON", "stacks", "error file"],
+)
+def test_a_gigantic_file_is_refused_by_name_without_being_read(folder: Path, content: bytes, words: str) -> None:
+    path = folder / "nccl_trace_rank_9"
+    path.write_bytes(content + b" " * HEAD)
+    os.truncate(path, 1 << 40)
+    why = refused(folder)
+    assert "nccl_trace_rank_9" in why
+    assert words in why
+
+
+@pytest.mark.parametrize("encode", [lambda dump: json.dumps(dump).encode(), torch_pickle], ids=["JSON", "pickle"])
+def test_text_that_is_no_utf8_is_refused_by_name(folder: Path, encode: Callable[[dict[str, Any]], bytes]) -> None:
+    data = encode(make.dump(*WAITING, shift_ns=9))
+    (folder / "nccl_trace_rank_9").write_bytes(data.replace(b"/home/me", b"/home/\xff\xfe"))
+    assert "nccl_trace_rank_9" in refused(folder)
 
 
 def test_where_the_dump_of_a_rank_is_cut_off_nobody_is_blamed_in_its_place(folder: Path) -> None:
@@ -320,15 +348,16 @@ def test_several_processes_read_what_one_reads(tmp_path: Path, monkeypatch: pyte
 
 def test_where_skipped_calls_matter_all_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dump_files, "LARGE_JOB", 0)
-    ranks = 50
+    monkeypatch.setattr(dumps, "_KEEP_ALL", 1000)
+    ranks = 4
     for rank in range(ranks):
         # One rank stands still while the others go on for long: they parted far back.
-        calls = [make.call(seq, line=10 + seq % 7) for seq in range(1, 300 if rank == 9 else 1000)]
-        waiting = make.call(300, line=50, size=3, done=False) if rank == 9 else make.call(1000, line=20, done=False)
+        calls = [make.call(seq, line=10 + seq % 7) for seq in range(1, 200 if rank == 2 else 800)]
+        waiting = make.call(200, line=50, size=3, done=False) if rank == 2 else make.call(800, line=20, done=False)
         dump = make.dump(*calls, waiting, ranks=ranks, shift_ns=rank)
         (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(torch_pickle(dump))
     paths = sorted(map(str, tmp_path.iterdir()))
     table, columns = read_dumps(paths, NEWEST)
     assert not rank_dumps(paths, columns, table).enough
     table, columns = read_dumps(paths)
-    assert gather([str(tmp_path)]).ranks[9].collectives == rank_dumps(paths, columns, table).dumps[9].collectives
+    assert gather([str(tmp_path)]).ranks[2].collectives == rank_dumps(paths, columns, table).dumps[2].collectives

@@ -104,8 +104,10 @@ def _read_some(paths: Iterable[str], newest: int | None) -> _Answer:
 
 def _read(path: str) -> bytes:
     with open(path, "rb") as file:
-        data = file.read(LARGEST_DUMP + 1)
-    if len(data) > LARGEST_DUMP:
+        # Asked before it is read: a file can be larger than the memory, and need no room on the disk.
+        size = os.fstat(file.fileno()).st_size
+        data = file.read(LARGEST_DUMP + 1) if size <= LARGEST_DUMP else b""
+    if max(size, len(data)) > LARGEST_DUMP:
         raise EvidenceError(f"larger than {LARGEST_DUMP >> 20} MB: no flight recorder writes that")
     return data
 

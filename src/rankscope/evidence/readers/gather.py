@@ -96,6 +96,8 @@ def _take_file(path: str, found: Found) -> None:
             if kind is FileKind.FLIGHT:
                 found.dump_names.append(path)
             elif kind is not FileKind.NOT_EVIDENCE:
+                if kind is not FileKind.LOG and kind is not FileKind.EVIDENCE and about.st_size > _LARGEST_TEXT:
+                    raise EvidenceError(f"larger than {_LARGEST_TEXT >> 20} MB: no {kind.value} is")
                 file.seek(0)
                 _take(kind, file, path, about.st_mtime, found)
         found.newest = max(found.newest, about.st_mtime)
