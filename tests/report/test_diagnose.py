@@ -247,3 +247,34 @@ def test_one_look_at_stacks_proves_no_health(tmp_path: Path, capsys: pytest.Capt
     assert verdict["culprits"] == []
     assert verdict["certainty"] == "possible"
     assert "twice" in str(verdict["next"])
+
+
+LOOP = """\
+def main(rank):
+    for step in range(9):
+        all_reduce()
+        if step == 4 and rank == 0:
+            all_reduce()
+    all_reduce_at_the_end()
+"""
+
+
+def test_ranks_that_are_out_of_the_loop_because_another_made_an_extra_call_in_it_are_not_short_of_data(
+    tmp_path: Path,
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(LOOP)
+    folder = tmp_path / "dumps"
+    folder.mkdir()
+    for rank in range(3):
+        lines = [3] * 5 + ([5] if rank == 0 else []) + [3] * 4
+        calls = [make.call(seq) for seq in range(1, 10)]
+        last = make.call(10, done=False) if rank == 0 else make.call(10, op="barrier", done=False)
+        for entry, line in zip([*calls, last], [*lines, 6][:10], strict=True):
+            entry["frames"] = make.frames("main", line, str(script))
+        make.write(folder, rank, *calls, last, ranks=3)
+    verdict = diagnose(gather([str(folder)]))
+    assert (verdict.cause, [culprit.rank for culprit in verdict.culprits]) == ("collective-skipped", [0])
+    where = verdict.culprits[0].where
+    assert where is not None
+    assert where.line == 5
