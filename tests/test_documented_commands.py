@@ -90,6 +90,20 @@ RUNNING: dict[str, Way] = {
     ),
     "rankscope launch sky --nodes 2 --gpus 8 --gpu H100 -- train.py": Way(shows="H100:8"),
     "rankscope launch k8s --nodes 2 --gpus 8 --image IMAGE -- train.py": Way(shows='kind: "Job"'),
+    "pip install 'rankscope[vast]'; vastai set api-key KEY": Way(
+        shows="vast = [", instead="grep '^vast = ' pyproject.toml", because="needs a package index and an account"
+    ),
+    "rankscope launch vast --config my.yaml --num-gpus 2 --gpu H100_SXM --max-price 6 --auto-shutdown": Way(
+        shows="H100",
+        instead="rankscope launch vast --config my.yaml --num-gpus 2 --gpu H100_SXM --max-price 6 --dry-run",
+        because="rents a machine",
+    ),
+    "rankscope launch vast --num-gpus 4 --auto-shutdown -- train.py --lr 1e-4": Way(
+        shows="--lr 1e-4",
+        instead="rankscope launch vast --num-gpus 4 --auto-shutdown --dry-run -- train.py --lr 1e-4",
+        because="rents a machine",
+    ),
+    "rankscope launch vast --config my.yaml --num-gpus 2 --dry-run": Way(shows="my.yaml"),
     "rankscope check storage limits": Way(shows="storage"),
     "rankscope check imports --script train.py": Way(shows="imports"),
     "rankscope check": Way(
@@ -111,6 +125,11 @@ RUNNING: dict[str, Way] = {
     ),
     "python benchmarks/throughput.py --model gpt2-124m --sweep": Way(
         shows="--sweep", instead="python benchmarks/throughput.py --help", because="needs a GPU"
+    ),
+    "python benchmarks/nodes.py --nodes 8 64 512 --ranks 8": Way(
+        shows="--nodes",
+        instead="python benchmarks/nodes.py --help",
+        because="takes minutes on a quiet machine",
     ),
     "python benchmarks/analyse.py --out results.json": Way(
         shows="--out", instead="python benchmarks/analyse.py --help", because="takes minutes and 2 GB of disk"

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import flight_dumps as make
 import pytest
@@ -14,11 +19,15 @@ from hypothesis import strategies as st
 
 from rankscope.diagnosis.diagnose import diagnose
 from rankscope.errors import EvidenceError
+from rankscope.evidence.readers import dump_files, dumps
 from rankscope.evidence.readers.columns import KindTable, read_json, read_pickle
 from rankscope.evidence.readers.dump_files import read_dumps
-from rankscope.evidence.readers.dumps import kept_calls, rank_in_name
+from rankscope.evidence.readers.dumps import NEWEST, kept_calls, rank_dumps, rank_in_name
 from rankscope.evidence.readers.gather import gather
+from rankscope.evidence.readers.kinds import HEAD
+from rankscope.evidence.readers.middle import without_middle
 from searching import searched
+from torch_pickle import torch_pickle
 
 WAITING = (make.call(1), make.call(2), make.call(3, line=20, done=False))
 BEHIND = (make.call(1), make.call(2))
@@ -85,6 +94,32 @@ def test_a_spoiled_file_is_refused_by_name_and_the_rest_diagnosed(folder: Path, 
     why = refused(folder)
     assert "nccl_trace_rank_9" in why
     assert words in why
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"\x80\x02}(", "1024 MB"),
+        (b'{"pg_config": {}, "entries": [', "1024 MB"),
+        (b"Process 7: python train.py\nPython v3.11.7 (/usr/bin/python)\n\n", "256 MB"),
+        (b'{"message": {"message": "', "256 MB"),
+    ],
+    ids=["pickle", "JSON", "stacks", "error file"],
+)
+def test_a_gigantic_file_is_refused_by_name_without_being_read(folder: Path, content: bytes, words: str) -> None:
+    path = folder / "nccl_trace_rank_9"
+    path.write_bytes(content + b" " * HEAD)
+    os.truncate(path, 1 << 40)
+    why = refused(folder)
+    assert "nccl_trace_rank_9" in why
+    assert words in why
+
+
+@pytest.mark.parametrize("encode", [lambda dump: json.dumps(dump).encode(), torch_pickle], ids=["JSON", "pickle"])
+def test_text_that_is_no_utf8_is_refused_by_name(folder: Path, encode: Callable[[dict[str, Any]], bytes]) -> None:
+    data = encode(make.dump(*WAITING, shift_ns=9))
+    (folder / "nccl_trace_rank_9").write_bytes(data.replace(b"/home/me", b"/home/\xff\xfe"))
+    assert "nccl_trace_rank_9" in refused(folder)
 
 
 def test_where_the_dump_of_a_rank_is_cut_off_nobody_is_blamed_in_its_place(folder: Path) -> None:
@@ -196,7 +231,8 @@ def test_calls_that_all_ranks_made_alike_are_left_out_of_a_large_job(tmp_path: P
         make.write(tmp_path, rank, *alike, last, ranks=ranks)
     table, columns = read_dumps([str(tmp_path / f"nccl_trace_rank_{rank}") for rank in range(ranks)])
     read = {rank: each for rank, each in enumerate(columns) if not isinstance(each, str)}
-    kept = kept_calls(read, table.kinds)
+    kept, enough = kept_calls(read, table.kinds)
+    assert enough
     assert sum(map(len, kept.values())) < 60 * 900 / 4
     assert all(positions[-1] == 899 for positions in kept.values())
     verdict = diagnose(gather([str(tmp_path)]))
@@ -205,3 +241,123 @@ def test_calls_that_all_ranks_made_alike_are_left_out_of_a_large_job(tmp_path: P
     where = verdict.culprits[0].where
     assert where is not None
     assert where.line == 50
+
+
+RECORDER = (
+    b"\x80\x02}(X\x07\x00\x00\x00entriesq\x00](}(X\x06\x00\x00\x00framesq\x01](}(X\x04\x00\x00\x00nameq\x02X\x04\x00\x00\x00"
+    b"stepq\x03X\x08\x00\x00\x00filenameq\x04X\x08\x00\x00\x00train.pyq\x05X\x04\x00\x00\x00lineq\x06K\x07uq\x07eX\t\x00\x00"
+    b"\x00record_idq\x08K\x00u}(h\x01](h\x07eh\x08K\x01ueuq\t."
+)
+"""Two calls in the bytes of torch's pickler, cut down to what shows how it refers back."""
+
+
+def test_the_bytes_of_torchs_pickler_are_made_as_it_makes_them() -> None:
+    assert torch_pickle(pickle.loads(RECORDER)) == RECORDER
+
+
+def long_record(calls: int = 900, **changed: Any) -> dict[str, Any]:
+    entries = [make.call(seq, line=10 + seq % 7) for seq in range(1, calls)]
+    return make.dump(*entries, make.call(calls, line=50, done=False)) | changed
+
+
+@pytest.mark.parametrize("encode", [torch_pickle, lambda dump: pickle.dumps(dump, protocol=2)])
+def test_skipped_calls_change_nothing_in_the_others(encode: Callable[[dict[str, Any]], bytes]) -> None:
+    data = encode(long_record())
+    whole_table, short_table = KindTable(), KindTable()
+    whole = read_pickle(data, whole_table)
+    short = read_pickle(data, short_table, newest=40)
+    assert (len(whole), whole.skipped, len(short), short.skipped) == (900, 0, 40, 860)
+    assert short.first_ns == whole.first_ns
+    assert [short.collective(at, short_table.kinds[short.kinds[at]]) for at in range(40)] == [
+        whole.collective(at, whole_table.kinds[whole.kinds[at]]) for at in range(860, 900)
+    ]
+
+
+def test_a_call_in_the_middle_that_later_ones_refer_to_is_kept() -> None:
+    entries = [make.call(seq, line=10, function="early" if seq < 300 else "late") for seq in range(1, 901)]
+    data = torch_pickle(make.dump(*entries))
+    short = without_middle(data, 40)
+    assert short is not None
+    assert (short.calls, short.total) == (42, 900)
+    read = read_pickle(data, table := KindTable(), newest=40)
+    assert {frame.function for kind in table.kinds for frame in kind.frames} == {"late", "<module>"}
+    assert (len(read), read.skipped) == (40, 860)
+
+
+def unfinished_early(entries: list[dict[str, Any]]) -> None:
+    entries[100] |= {"retired": False, "state": "started"}
+
+
+@pytest.mark.parametrize(
+    ("spoil", "expected"),
+    [
+        (lambda entries: entries[200].update(profiling_name="nccl:send 0->1", is_p2p=True), 900),
+        (lambda entries: entries[300].update(process_group=("7", "rare"), pg_id=7), 900),
+        (lambda entries: entries.reverse(), 900),
+        (lambda entries: [entry.update(profiling_name="gloo:all_reduce") for entry in entries], 40),
+        (lambda entries: [entry.pop("pg_id") for entry in entries], 900),
+    ],
+    ids=["messages", "a rare group", "another order", "gloo", "an older version"],
+)
+def test_a_record_of_another_form_is_looked_at_as_far_as_it_matters(spoil: Any, expected: int) -> None:
+    dump = long_record()
+    spoil(dump["entries"])
+    for number, entry in enumerate(dump["entries"]):
+        entry["collective_seq_id"] = number // 2
+    assert len(read_pickle(torch_pickle(dump), KindTable(), newest=40)) == expected
+
+
+def test_an_unfinished_call_long_ago_is_never_skipped() -> None:
+    dump = long_record()
+    for entry in dump["entries"]:
+        entry["profiling_name"] = "gloo:all_reduce"
+    unfinished_early(dump["entries"])
+    read = read_pickle(torch_pickle(dump), KindTable(), newest=40)
+    assert (read.skipped, read.flags[0]) == (100, 1)
+
+
+@searched(150)
+@given(st.binary(max_size=40), st.integers(0, 40_000), st.integers(0, 3000))
+def test_a_spoiled_record_is_never_read_otherwise_for_being_short(middle: bytes, start: int, length: int) -> None:
+    data = torch_pickle(long_record(200))
+    spoiled = data[:start] + middle + data[start + length :]
+    try:
+        short = read_pickle(spoiled, KindTable(), newest=40)
+    except EvidenceError:
+        with pytest.raises(EvidenceError):
+            read_pickle(spoiled, KindTable())
+        return
+    try:
+        whole = read_pickle(spoiled, KindTable())
+    except EvidenceError:
+        return  # what is wrong with it lies in what need not be read
+    assert short.skipped + len(short) == len(whole)
+    assert short.seqs == whole.seqs[short.skipped :]
+
+
+def test_several_processes_read_what_one_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = [str(make.write(tmp_path, rank, *WAITING)) for rank in range(12)]
+    (tmp_path / "nccl_trace_rank_5").write_bytes(b"\x80\x02")
+    _, alone = read_dumps(paths)
+    monkeypatch.setattr(dump_files, "LARGE_JOB", 0)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
+    _, together = read_dumps(paths)
+    assert together == alone
+    assert isinstance(together[5], str)
+
+
+def test_where_skipped_calls_matter_all_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dump_files, "LARGE_JOB", 0)
+    monkeypatch.setattr(dumps, "_KEEP_ALL", 1000)
+    ranks = 4
+    for rank in range(ranks):
+        # One rank stands still while the others go on for long: they parted far back.
+        calls = [make.call(seq, line=10 + seq % 7) for seq in range(1, 200 if rank == 2 else 800)]
+        waiting = make.call(200, line=50, size=3, done=False) if rank == 2 else make.call(800, line=20, done=False)
+        dump = make.dump(*calls, waiting, ranks=ranks, shift_ns=rank)
+        (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(torch_pickle(dump))
+    paths = sorted(map(str, tmp_path.iterdir()))
+    table, columns = read_dumps(paths, NEWEST)
+    assert not rank_dumps(paths, columns, table).enough
+    table, columns = read_dumps(paths)
+    assert gather([str(tmp_path)]).ranks[2].collectives == rank_dumps(paths, columns, table).dumps[2].collectives

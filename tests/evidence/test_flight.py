@@ -21,8 +21,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rankscope.errors import EvidenceError
-from rankscope.evidence.flight import parse_flight_json, parse_flight_pickle, read_worker_socket
+from rankscope.evidence.flight import parse_flight_json, parse_flight_pickle
 from rankscope.evidence.model import Group
+from rankscope.evidence.worker_socket import read_worker_socket
 
 ENTRY: dict[str, Any] = {
     "record_id": 7,

@@ -212,3 +212,69 @@ def test_a_refused_file_is_named_on_the_terminal(tmp_path: Path, capsys: pytest.
     (tmp_path / "rank_9").write_bytes(pickle.dumps({"entries": 3}))
     assert main(["diagnose", str(tmp_path)]) == 1
     assert "rank_9" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("condition", "inside"), [("rank != 1", (0, 2)), ("rank in (0, 2)", (0, 2)), ("rank == 1", (1,))]
+)
+def test_a_condition_on_the_rank_blames_the_fewer_ranks_on_either_side_of_it(
+    condition: str, inside: tuple[int, ...], tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(f"def step(rank):\n    all_reduce()\n    if {condition}:\n        all_reduce()\n    barrier()\n")
+    folder = tmp_path / "dumps"
+    folder.mkdir()
+    for rank in range(3):
+        op, line = ("all_reduce", 4) if rank in inside else ("barrier", 5)
+        calls = [make.call(1), make.call(2, op=op, done=False)]
+        for entry, at in zip(calls, (2, line), strict=True):
+            entry["frames"] = make.frames("step", at, str(script))
+        make.write(folder, rank, *calls, ranks=3)
+    verdict = diagnose(gather([str(folder)]))
+    assert (verdict.cause, [culprit.rank for culprit in verdict.culprits]) == ("collective-skipped", [1])
+    assert verdict.victims == (0, 2)
+    assert condition in str(verdict.because)
+
+
+def test_one_look_at_stacks_proves_no_health(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for rank, call in enumerate(("all_reduce", "barrier")):
+        (tmp_path / f"rank{rank}.txt").write_text(
+            f"Process {100 + rank}: python train.py\nPython v3.11.7 (/usr/bin/python3.11)\n\n"
+            f'Thread {100 + rank} (idle): "MainThread"\n'
+            f"    {call} (torch/distributed/distributed_c10d.py:3245)\n    step (/home/me/train.py:{10 + rank})\n"
+        )
+    verdict = verdict_of(capsys, str(tmp_path))
+    assert verdict["culprits"] == []
+    assert verdict["certainty"] == "possible"
+    assert "twice" in str(verdict["next"])
+
+
+LOOP = """\
+def main(rank):
+    for step in range(9):
+        all_reduce()
+        if step == 4 and rank == 0:
+            all_reduce()
+    all_reduce_at_the_end()
+"""
+
+
+def test_ranks_that_are_out_of_the_loop_because_another_made_an_extra_call_in_it_are_not_short_of_data(
+    tmp_path: Path,
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(LOOP)
+    folder = tmp_path / "dumps"
+    folder.mkdir()
+    for rank in range(3):
+        lines = [3] * 5 + ([5] if rank == 0 else []) + [3] * 4
+        calls = [make.call(seq) for seq in range(1, 10)]
+        last = make.call(10, done=False) if rank == 0 else make.call(10, op="barrier", done=False)
+        for entry, line in zip([*calls, last], [*lines, 6][:10], strict=True):
+            entry["frames"] = make.frames("main", line, str(script))
+        make.write(folder, rank, *calls, last, ranks=3)
+    verdict = diagnose(gather([str(folder)]))
+    assert (verdict.cause, [culprit.rank for culprit in verdict.culprits]) == ("collective-skipped", [0])
+    where = verdict.culprits[0].where
+    assert where is not None
+    assert where.line == 5

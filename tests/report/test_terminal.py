@@ -124,7 +124,7 @@ def test_an_interrupted_run_has_no_certainty() -> None:
 
 
 def test_a_good_run_is_one_line_and_its_notes() -> None:
-    good = replace(HANG, outcome="ok", cause=None, started_at=100.0, ended_at=112.34)
+    good = replace(HANG, outcome="ok", cause=None, because=(), started_at=100.0, ended_at=112.34)
     assert show(good) == ["rankscope: OK, 4 ranks, 12.3 s"]
     assert show(replace(good, world_size=1, notes=("rank 0 was slow",))) == [
         "rankscope: OK, 1 rank, 12.3 s",

@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rankscope.diagnosis import views
+from rankscope.diagnosis.rules.stand import movement
+from rankscope.diagnosis.verdict import Verdict
 from rankscope.evidence.model import Evidence, RankEvidence
 
+_MOST_SHOWN = 8
 _SHORT_OF_IT = 0.8
 """Samples take time themselves: a rank that was still for that share of the look was still all the time."""
 
@@ -22,3 +25,27 @@ def _still_for(seen: RankEvidence) -> float | None:
     if len(times) < 2:
         return None
     return 0.0 if views.moving(seen) else times[-1] - times[0]
+
+
+def as_watched(verdict: Verdict, evidence: Evidence) -> Verdict:
+    """Where nothing is wrong, what was seen of each rank: a short look at a job proves no more than that."""
+    if verdict.outcome != "ok":
+        return verdict
+    alive = [seen for seen in evidence.ranks if views.alive(seen)]
+    moving = [seen.rank for seen in alive if views.moving(seen)]
+    still = [seen.rank for seen in alive if not views.moving(seen)]
+    parts = [f"{views.ranks_text(moving)} {views.verb(moving, 'move')}"] if moving else []
+    if still:
+        parts.append(f"{views.ranks_text(still)} stood still meanwhile, but nothing shows that somebody waits for them")
+    because = [f"rank {seen.rank}{_place(seen)}: {'; '.join(movement(seen))}" for seen in alive[:_MOST_SHOWN]]
+    return replace(
+        verdict,
+        certainty="likely",
+        headline=f"nothing wrong is seen: {', and '.join(parts)}." if parts else "no rank of the job is left.",
+        because=tuple(because),
+    )
+
+
+def _place(seen: RankEvidence) -> str:
+    at = views.current_where(seen)
+    return f" at {views.place(at)}" if at is not None else ""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from rankscope.diagnosis import views
 from rankscope.diagnosis.code import CodeReader
 from rankscope.diagnosis.divergence import Divergence, Side, event_of, site_key
-from rankscope.diagnosis.timeline import Event
+from rankscope.diagnosis.timeline import POINT_TO_POINT, Event
 from rankscope.diagnosis.waits import State
 
 _ON_RANK = 10.0
@@ -68,7 +68,7 @@ def _score(
     own, own_reasons = _for_the_call(side, others, code)
     if own <= _CONDITION and _times_made(side, divergence, states):
         own, own_reasons = 0.0, []  # the condition had let ranks make this very call before
-    passed, passed_reasons = _for_passing_by(others, code)
+    passed, passed_reasons = _for_passing_by(side, others, code)
     score, reasons, extra = (own, own_reasons, True) if own >= passed else (passed, passed_reasons, False)
     total = sum(len(each.ranks) for each in divergence.sides)
     if 2 * max(len(other.ranks) for other in others) > total:
@@ -88,6 +88,8 @@ def _for_the_call(side: Side, others: list[Side], code: CodeReader) -> tuple[flo
     if found is None:
         return 0, []
     frame, branch = found
+    if branch.on_rank and _most(side, [side, *others]):
+        return 0, []  # what most ranks do is the rule, and the condition an exception from it
     if not branch.on_rank and any(_earlier(other.event, side.event) for other in others):
         return 0, []  # the ways had parted before this condition
     shared = any(
@@ -115,18 +117,30 @@ def _earlier(one: Event | None, other: Event | None) -> bool:
     return (one.step, first) < (other.step, second)
 
 
-def _for_passing_by(others: list[Side], code: CodeReader) -> tuple[float, list[str]]:
+def _most(side: Side, sides: list[Side]) -> bool:
+    """Whether most ranks of the group make this call, which is one for all of them: a message has its own partners."""
+    if side.event is None or side.event.op in POINT_TO_POINT:
+        return False
+    return 2 * len(side.ranks) > sum(len(each.ranks) for each in sides)
+
+
+def _for_passing_by(side: Side, others: list[Side], code: CodeReader) -> tuple[float, list[str]]:
     best: tuple[float, list[str]] = (0, [])
     for other in others:
+        guarded = code.guard(other.site) if other.site else None
+        if guarded is not None and guarded[1].on_rank:
+            # A call that is reserved for some ranks is no call the others should have made, unless most make it.
+            if best[0] < _ON_RANK and _most(other, [side, *others]):
+                frame, branch = guarded
+                name = frame.file.rsplit("/", 1)[-1]
+                kept = f"`if {branch.test}` ({name}:{branch.line}) keeps {views.ranks_text(side.ranks)} from {name}"
+                best = (_ON_RANK, [f"{kept}:{frame.line}"])
+            continue
         found = code.way_past(other.site) if other.event is not None else None
         if found is None:
             continue
         frame, branch = found
         weight = _ON_RANK if branch.on_rank else _WAY_PAST
-        # A call that is itself reserved for some ranks is no call the others should have made.
-        guarded = code.guard(other.site)
-        if guarded is not None and guarded[1].on_rank:
-            weight = 0.0
         if weight > best[0]:
             name = frame.file.rsplit("/", 1)[-1]
             best = (

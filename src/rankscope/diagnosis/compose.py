@@ -101,9 +101,39 @@ def well(world_size: int, headline: str) -> Verdict:
 
 
 def fine(evidence: Evidence) -> Verdict:
-    return replace(
+    verdict = replace(
         well(evidence.world_size, f"all {evidence.world_size} ranks are well."),
         started_at=evidence.started_at,
         ended_at=evidence.collected_at,
         exit_codes=exit_codes(evidence),
     )
+    if not evidence.trigger.startswith("files") or all(seen.exit is not None for seen in evidence.ranks):
+        return verdict
+    # Files show what a job did up to then; that it went on nobody saw.
+    unfinished = _unfinished(evidence)
+    open_ = f"; {views.ranks_text(unfinished)} had not finished a call when they were written" if unfinished else ""
+    return replace(
+        verdict,
+        certainty="possible",
+        headline=f"nothing in these files shows that something is wrong{open_}.",
+        because=tuple(unfinished.values())[:8],
+        next=_more_of(evidence),
+    )
+
+
+def _unfinished(evidence: Evidence) -> dict[int, str]:
+    """Rank → the collective that it was in, in words."""
+    found: dict[int, str] = {}
+    for seen in evidence.ranks:
+        for call in seen.collectives[-1:]:
+            if not call.retired and call.state != "completed":
+                at = views.where(views.innermost_user_frame(call.frames))
+                place = f" at {views.place(at)}" if at is not None else ""
+                found[seen.rank] = f"rank {seen.rank} was in {call.op} {call.seq} of group {call.group}{place}"
+    return found
+
+
+def _more_of(evidence: Evidence) -> tuple[str, ...]:
+    if not any(seen.stacks for seen in evidence.ranks):
+        return ()
+    return ("take the stacks twice, some seconds apart, and give both: one look does not tell slow from stuck",)

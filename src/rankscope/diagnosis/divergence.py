@@ -164,6 +164,11 @@ def _twins(one: Event, other: Event | None) -> bool:
     )
 
 
+def sides_at(seq: int, group: str, members: list[State]) -> tuple[Side, ...]:
+    """Who made which call at that place of the group's sequence, largest side first."""
+    return _sides(seq, group, members, [])
+
+
 def _sides(seq: int, group: str, members: list[State], siteless: list[State]) -> tuple[Side, ...]:
     found: dict[tuple[object, ...], list[int]] = {}
     events: dict[tuple[object, ...], Event | None] = {}

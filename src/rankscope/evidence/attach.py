@@ -14,6 +14,7 @@ from rankscope.evidence import flight, procfs
 from rankscope.evidence.collect import JobFacts, KnownRank, collect
 from rankscope.evidence.jobs import FoundJob, FoundRank
 from rankscope.evidence.model import Evidence, Exit, RankEvidence
+from rankscope.evidence.worker_socket import read_worker_socket
 
 _DUMP_FILE = "/tmp/nccl_trace_rank_"
 """Torch's own default."""
@@ -118,7 +119,7 @@ def _with_record(seen: RankEvidence, job: FoundJob, asked: dict[int, tuple[str, 
     request = asked.get(seen.rank)
     try:
         if path and os.path.exists(path):
-            record = flight.parse_flight_json(flight.read_worker_socket(path))
+            record = flight.parse_flight_json(read_worker_socket(path))
         elif request is not None:
             record = flight.parse_flight_pickle(_read_dump(*request))
         else:

@@ -27,6 +27,7 @@ from rankscope.evidence.model import (
     RankEvidence,
     StackSample,
 )
+from rankscope.evidence.worker_socket import read_worker_socket
 from rankscope.probe.signals import STACK_SIGNAL
 
 NEWEST_CALLS = 1500
@@ -243,7 +244,7 @@ def _read_recorder(page: Path | None) -> flight.FlightRecord | str:
     if not path.exists():
         return "the process group is not set up, or this torch has no worker server"
     try:
-        return flight.parse_flight_json(flight.read_worker_socket(str(path)))
+        return flight.parse_flight_json(read_worker_socket(str(path)))
     except EvidenceError as error:
         return str(error)
 

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import http.client
-import io
 import pickle
-import re
-import socket
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,12 +12,6 @@ import msgspec
 from rankscope.errors import EvidenceError
 from rankscope.evidence.model import Collective, Frame, Group
 from rankscope.evidence.stacks import is_user_file
-
-# Builds for NCCL keep its collectives in a recorder of their own, and leave the general one empty.
-_HANDLERS = ("fr_trace_json", "dump_nccl_trace_json")
-_HAS_ENTRIES = re.compile(rb'"entries"\s*:\s*\[\s*\{')
-_MAX_ANSWER = 256 * 2**20
-
 
 PLAIN_NAMES = {
     "all_reduce_barrier": "barrier",
@@ -45,28 +34,6 @@ class FlightRecord:
     """Only those whose ranks are recorded."""
 
 
-def read_worker_socket(path: str, *, timeout_s: float = 3.0) -> bytes:
-    """The flight record of a rank as JSON, asked from torch's worker server, without its GIL or a pause.
-
-    Raises EvidenceError, with the reason, when there is no answer within the time.
-    """
-    deadline = time.monotonic() + timeout_s
-    answers: list[bytes] = []
-    try:
-        for handler in _HANDLERS:
-            answer = _post(path, handler, deadline)
-            if answer is not None:
-                answers.append(answer)
-    except (OSError, http.client.HTTPException) as error:
-        if not answers:
-            why = f"no answer within {timeout_s:g} s" if isinstance(error, TimeoutError) else str(error)
-            raise EvidenceError(f"the worker socket {path} gave no flight record: {why}") from error
-    if not answers:
-        raise EvidenceError(f"the worker socket {path} knows none of {', '.join(_HANDLERS)}")
-    filled = [answer for answer in answers if _HAS_ENTRIES.search(answer)]
-    return filled[-1] if filled else answers[0]
-
-
 def parse_flight_json(data: bytes) -> FlightRecord:
     """The record in a JSON dump. Raises EvidenceError when it is not one."""
     try:
@@ -79,12 +46,29 @@ def parse_flight_json(data: bytes) -> FlightRecord:
 def parse_flight_pickle(data: bytes) -> FlightRecord:
     """The record in a pickled dump; nothing in it is run. Raises EvidenceError when it is not one."""
     try:
-        document = PlainUnpickler(io.BufferedReader(io.BytesIO(data), 1 << 20)).load()
+        document = PlainUnpickler(InMemory(data)).load()
     except EvidenceError:
         raise
     except Exception as error:  # a broken pickle raises nearly anything
         raise EvidenceError(f"the flight record is not a valid pickle: {error!r}") from error
     return _record(document)
+
+
+class InMemory:
+    """Bytes in the form in which an unpickler takes all of them at once, without a copy."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def peek(self, _: int) -> bytes:
+        return self._data
+
+    def read(self, size: int) -> bytes:
+        taken, self._data = self._data[:size], self._data[size:]
+        return taken
+
+    def readline(self) -> bytes:
+        return self.read(self._data.find(b"\n") + 1 or len(self._data))
 
 
 class PlainUnpickler(pickle.Unpickler):
@@ -95,45 +79,6 @@ class PlainUnpickler(pickle.Unpickler):
 
     def persistent_load(self, pid: Any) -> Any:
         raise EvidenceError(f"the flight record refers to an outside object {pid!r}: refused")
-
-
-def _post(path: str, handler: str, deadline: float) -> bytes | None:
-    """The answer's body; None when the server does not know the handler."""
-    connection = http.client.HTTPConnection("localhost")
-    connection.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        connection.sock.settimeout(_left(deadline))
-        connection.sock.connect(path)
-        connection.request("POST", f"/handler/{handler}")
-        channel = connection.sock
-        response = connection.getresponse()
-        parts: list[bytes] = []
-        size = 0
-        while True:
-            # Each part has only the time that is left: a server that dribbles cannot hold us.
-            channel.settimeout(_left(deadline))
-            part = response.read1(1 << 16)
-            if not part:
-                break
-            parts.append(part)
-            size += len(part)
-            if size > _MAX_ANSWER:
-                raise http.client.HTTPException(f"the answer is larger than {_MAX_ANSWER} bytes")
-        body = b"".join(parts)
-    finally:
-        connection.close()
-    if response.status == http.client.NOT_FOUND:
-        return None
-    if response.status != http.client.OK:
-        raise http.client.HTTPException(f"{handler} answered {response.status}: {body[:200]!r}")
-    return body
-
-
-def _left(deadline: float) -> float:
-    left = deadline - time.monotonic()
-    if left <= 0:
-        raise TimeoutError("timed out")
-    return left
 
 
 def _record(document: object) -> FlightRecord:

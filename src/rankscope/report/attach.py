@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import NoReturn
 
-from rankscope.diagnosis.attached import with_stillness
+from rankscope.diagnosis.attached import as_watched, with_stillness
 from rankscope.diagnosis.diagnose import diagnose
 from rankscope.errors import RankscopeError, UsageError
 from rankscope.evidence.attach import take_evidence, uses_distributed
@@ -54,7 +54,8 @@ def attach_command(arguments: list[str]) -> int:
     refused = [seen.missing["stacks"] for seen in evidence.ranks if not seen.stacks and "stacks" in seen.missing]
     if len(refused) == len(evidence.ranks):
         say(f"no stack could be read: {plain(refused[0])}. Attach as the user of the job, or as root")
-    verdict = diagnose(with_stillness(evidence, chosen.watch))
+    evidence = with_stillness(evidence, chosen.watch)
+    verdict = as_watched(diagnose(evidence), evidence)
     if job.guessed_ranks:
         say("nothing tells the ranks of these processes: they are numbered in the order in which they were started")
     show(verdict, as_json=chosen.json, folder="")

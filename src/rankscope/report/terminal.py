@@ -49,7 +49,7 @@ _DROPPING = (
 """What goes when there are too many lines: texts of a part, the last first, down to that many."""
 
 
-_WHEN_WELL = frozenset({"messages", "last signs", "note"})
+_WHEN_WELL = frozenset({"because", "messages", "last signs", "note"})
 _LABELS = (
     *("culprit", "victims", "because", "fix", "also possible", "to confirm", "messages", "last signs", "note", "see"),
     "evidence",
@@ -86,7 +86,8 @@ def _ok_head(verdict: Verdict) -> tuple[str, str]:
     facts = [f"rankscope: OK, {verdict.world_size} rank{'' if verdict.world_size == 1 else 's'}"]
     if verdict.started_at is not None and verdict.ended_at is not None:
         facts.append(duration(verdict.ended_at - verdict.started_at))
-    return ", ".join(facts), ""
+    # Of a job that goes on only what was seen of it can be said.
+    return (", ".join(facts), "") if not verdict.because else (f"{', '.join(facts)}: ", plain(verdict.headline))
 
 
 def _bad_head(verdict: Verdict) -> tuple[str, str]:

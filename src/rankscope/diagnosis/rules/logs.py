@@ -8,25 +8,22 @@ from rankscope.diagnosis import views
 from rankscope.diagnosis.finding import Finding
 from rankscope.diagnosis.rules import log_facts as facts
 from rankscope.diagnosis.rules.exceptions import explain_exception
+from rankscope.diagnosis.rules.log_waits import explain_named_missing, explain_time_limits
+from rankscope.diagnosis.rules.log_words import (
+    DUMP,
+    KERNEL,
+    MATCH_FIX,
+    RERUN,
+    STACK,
+    culprit,
+    last_words,
+    seen_rank,
+    span,
+)
 from rankscope.diagnosis.rules.messages import recognise
 from rankscope.diagnosis.verdict import Alternative, Culprit, SignOfLife
 from rankscope.evidence.model import Evidence, RankEvidence
 
-_STACK = "while it hangs: `rankscope attach` on the host of that rank, or `py-spy dump --pid PID`"
-_DUMP = (
-    "let torch write flight-recorder dumps (TORCH_FR_BUFFER_SIZE=2000, TORCH_NCCL_DUMP_ON_TIMEOUT=1) and give them to "
-    "rankscope diagnose: they name the call and the line"
-)
-_RERUN = "start the job with `rankscope run`: it sees what the silent rank does"
-_KERNEL = "look at the kernel's log of that host: `dmesg -T | grep -i -E 'killed process|out of memory|xid'`"
-_MATCH_FIX = (
-    "make all ranks call the same collective with the same shape and dtype at this place",
-    "pad or gather sizes first where the data differs from rank to rank",
-)
-_SKIP_FIX = (
-    "make every rank reach the same collectives in the same order: look for a condition on the rank or on the data",
-    "where one rank works longer (saving, evaluating, preparing data), raise the timeout of the process group",
-)
 _LONG_SILENCE_S = 60.0
 
 
@@ -48,28 +45,28 @@ def explain_mismatch(evidence: Evidence) -> Finding | None:
         outcome="crash",
         cause="collective-mismatch",
         certainty="proven" if not tied else "likely",
-        culprits=tuple(_culprit(each.rank, f"runs {each.words()}", evidence) for each in guilty),
+        culprits=tuple(culprit(each.rank, f"runs {each.words()}", evidence) for each in guilty),
         summary=f"the ranks call different collectives: {'; '.join(parts[:4])}",
         because=(*parts[:6], "torch compared the calls before they were made"),
-        fix=_MATCH_FIX,
+        fix=MATCH_FIX,
         alternatives=(
             Alternative(
                 "collective-skipped",
                 "possible",
                 "one side may have left out a call before" if len(ops) > 1 else "a rank may be one call ahead",
-                _DUMP,
+                DUMP,
             ),
         ),
         references=("modelscope/ms-swift#9443",),
-        next=() if not tied else (_DUMP,),
+        next=() if not tied else (DUMP,),
     )
 
 
 def explain_logs(evidence: Evidence) -> Finding | None:
     """For logs in which no rank's own failure stands: who is pointed to by those that waited."""
     return (
-        _named_missing(evidence)
-        or _watchdogs(evidence)
+        explain_named_missing(evidence)
+        or explain_time_limits(evidence)
         or _store_barrier(evidence)
         or _master(evidence)
         or _dead_peer(evidence)
@@ -77,154 +74,6 @@ def explain_logs(evidence: Evidence) -> Finding | None:
         or _only_waiting(evidence)
         or _silent(evidence)
     )
-
-
-def _seen(rank: int, evidence: Evidence) -> RankEvidence | None:
-    return next((seen for seen in evidence.ranks if seen.rank == rank), None)
-
-
-def _culprit(rank: int, doing: str, evidence: Evidence) -> Culprit:
-    seen = _seen(rank, evidence)
-    if seen is None:
-        return Culprit(rank, None, None, "rank", None, doing)
-    frames = next((error.frames for error in reversed(seen.exceptions) if error.frames), ())
-    return views.rank_culprit(seen, doing, views.where(views.innermost_user_frame(frames)))
-
-
-def _last_words(rank: int, evidence: Evidence) -> str:
-    sign = next((sign for sign in facts.signs_of_life(evidence) if sign.rank == rank), None)
-    if sign is None:
-        return f"no line of rank {rank} is in the logs"
-    silent = f", silent for {_span(sign.silent_s)}" if sign.silent_s is not None and sign.silent_s >= 1 else ""
-    return f"the last line of rank {rank} is {sign.line[:100]!r}{silent}"
-
-
-def _span(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
-
-
-def _absent_finding(
-    absent: tuple[int, ...],
-    waiting: tuple[int, ...],
-    what: str,
-    because: tuple[str, ...],
-    evidence: Evidence,
-    named: bool,
-) -> Finding:
-    """Others waited in a collective for ranks that did not come; what kept those is not in the logs."""
-    text = views.ranks_text(absent)
-    return Finding(
-        outcome="hang",
-        cause="collective-skipped",
-        certainty="likely" if named else "possible",
-        culprits=tuple(_culprit(rank, f"did not come to {what}", evidence) for rank in absent) if named else (),
-        summary=f"{views.ranks_text(waiting)} waited in {what} until the time was over; {text} did not come to it",
-        because=(*because, *(_last_words(rank, evidence) for rank in absent[:3])),
-        fix=_SKIP_FIX,
-        alternatives=(
-            Alternative("slow-rank", "possible", f"{text} may have been at work longer than the time limit", _STACK),
-            Alternative("blocked-call", "possible", f"{text} may stand in a call that does not return", _STACK),
-            Alternative("killed", "possible", f"{text} may have been killed without a word", _KERNEL),
-        ),
-        references=("pytorch/pytorch#54059",),
-        next=(_DUMP, _RERUN),
-    )
-
-
-def _named_missing(evidence: Evidence) -> Finding | None:
-    missing = facts.named_missing(evidence)
-    if not missing:
-        return None
-    waiting = tuple(seen.rank for seen in evidence.ranks if seen.rank not in missing)
-    because = (f"the monitored barrier names {views.ranks_text(missing)} as not arrived",)
-    # A monitored barrier asks rank after rank and may stop at the first that does not answer.
-    return _absent_finding(missing, waiting or (0,), "a monitored barrier", because, evidence, named=True)
-
-
-def _watchdogs(evidence: Evidence) -> Finding | None:
-    """Ranks whose time was over in a collective: those that were elsewhere, or further back, kept them waiting."""
-    timed = facts.timed_out(evidence)
-    numbered = {rank: each for rank, each in timed.items() if each.seq is not None}
-    if len(numbered) >= 2:
-        finding = _different_operations(numbered, evidence) or _laggards(numbered, evidence)
-        if finding is not None:
-            return finding
-    if not timed:
-        return None
-    everybody = {seen.rank for seen in evidence.ranks if seen.log is not None} | set(range(evidence.world_size))
-    absent = tuple(sorted(everybody - set(timed)))
-    known = {seen.rank for seen in evidence.ranks if seen.log is not None and seen.log.lines}
-    first = min(timed.values(), key=lambda each: (each.line.at or 0.0, each.line.order))
-    what = _what(first)
-    if not absent:
-        return None
-    named = set(absent) <= known and 2 * len(absent) < len(everybody)
-    because = (
-        f"{views.ranks_text(timed)} ran into the time limit of {what}",
-        f"{views.ranks_text(absent)} {'tells' if len(absent) == 1 else 'tell'} of no time limit",
-    )
-    return _absent_finding(absent, tuple(sorted(timed)), what, because, evidence, named)
-
-
-def _what(timed: facts.TimedOut) -> str:
-    if timed.seq is None:
-        return "a collective"
-    if timed.op == "ALLREDUCE" and timed.numel == 1:
-        return f"ALLREDUCE {timed.seq} of one element (usually a barrier)"
-    return f"{timed.op} {timed.seq}"
-
-
-def _different_operations(numbered: dict[int, facts.TimedOut], evidence: Evidence) -> Finding | None:
-    """At one place of the sequence some wait in one operation and some in another."""
-    by_seq: dict[int, dict[tuple[str, int | None], list[int]]] = {}
-    for rank, each in numbered.items():
-        if each.seq is not None:
-            by_seq.setdefault(each.seq, {}).setdefault((each.op, each.numel), []).append(rank)
-    for seq, sides in sorted(by_seq.items()):
-        if len(sides) < 2 or len({op for op, _ in sides}) < 2:
-            continue
-        ordered = sorted(sides.items(), key=lambda side: len(side[1]))
-        (op, numel), guilty = ordered[0]
-        tied = len(ordered[0][1]) == len(ordered[-1][1])
-        parts = [f"{views.ranks_text(ranks)} waited in {name} of {size} elements" for (name, size), ranks in ordered]
-        return Finding(
-            outcome="hang",
-            cause="collective-mismatch",
-            certainty="likely",
-            culprits=()
-            if tied
-            else tuple(_culprit(r, f"waited in {op} of {numel} elements", evidence) for r in guilty),
-            summary=f"at collective {seq} the ranks made different calls: {'; '.join(parts)}",
-            because=(*parts, "operations that differ at one place of the sequence never match"),
-            fix=_MATCH_FIX,
-            alternatives=(
-                Alternative("collective-skipped", "likely", "a call before may be missing on one side", _DUMP),
-            ),
-            references=("pytorch/pytorch#68803",),
-            next=(_DUMP,),
-        )
-    return None
-
-
-def _laggards(numbered: dict[int, facts.TimedOut], evidence: Evidence) -> Finding | None:
-    """The rank that had entered the fewest collectives is the one the others waited for."""
-    entered = facts.enqueued_counts(evidence) or {rank: each.seq or 0 for rank, each in numbered.items()}
-    if len(entered) < 2:
-        return None
-    least, most = min(entered.values()), max(entered.values())
-    behind = tuple(sorted(rank for rank, count in entered.items() if count == least))
-    waited = [each for rank, each in numbered.items() if rank not in behind and each.seq is not None]
-    if least == most or not waited or 2 * len(behind) >= len(entered):
-        return None
-    first = min(waited, key=lambda each: each.seq or 0)
-    if first.seq is None or least >= first.seq:
-        return None
-    because = (
-        f"{views.ranks_text([each.rank for each in waited])} had entered collective {first.seq} and waited in it",
-        f"{views.ranks_text(behind)} had entered {least} only",
-    )
-    waiting = tuple(sorted(each.rank for each in waited))
-    return _absent_finding(behind, waiting, _what(first), because, evidence, named=True)
 
 
 def _store_barrier(evidence: Evidence) -> Finding | None:
@@ -251,23 +100,21 @@ def _store_barrier(evidence: Evidence) -> Finding | None:
         outcome="hang",
         cause="rank-missing",
         certainty="likely" if named else "possible",
-        culprits=tuple(_culprit(rank, "did not reach init_process_group", evidence) for rank in absent)
-        if named
-        else (),
+        culprits=tuple(culprit(rank, "did not reach init_process_group", evidence) for rank in absent) if named else (),
         summary=f"{text} did not reach init_process_group; the others wait there",
         because=(
             f"{barrier.joined} of {barrier.world} ranks have joined",
-            *(_last_words(rank, evidence) for rank in absent[:3] if named),
+            *(last_words(rank, evidence) for rank in absent[:3] if named),
         ),
         fix=(
             "see whether that many ranks were started: --nproc-per-node times --nnodes, or ntasks",
             "see what the missing ranks do before init_process_group: downloads, loggers, locks",
         ),
         alternatives=(
-            Alternative("blocked-call", "possible", "a missing rank may stand in a call before init", _STACK),
+            Alternative("blocked-call", "possible", "a missing rank may stand in a call before init", STACK),
         ),
         references=("Lightning-AI/pytorch-lightning#20391",),
-        next=(_STACK,),
+        next=(STACK,),
     )
 
 
@@ -275,24 +122,24 @@ def _master(evidence: Evidence) -> Finding | None:
     waiting = facts.waited_for_master(evidence)
     if not waiting:
         return None
-    known = _seen(0, evidence)
+    known = seen_rank(0, evidence)
     named = known is not None and known.log is not None
     return Finding(
         outcome="hang",
         cause="collective-skipped",
         certainty="likely" if named else "possible",
-        culprits=(_culprit(0, "did not reach the first collective", evidence),) if named else (),
+        culprits=(culprit(0, "did not reach the first collective", evidence),) if named else (),
         summary=f"rank 0 did not reach the first collective, for which {views.ranks_text(waiting)} waited",
         because=(
             "rank 0 hands out NCCL's id at its first collective; the others asked for it in vain",
-            _last_words(0, evidence),
+            last_words(0, evidence),
         ),
         fix=(
             "see what rank 0 does before its first collective: downloads, preparing data, loggers",
             "raise the timeout of the process group above the time that this takes",
         ),
-        alternatives=(Alternative("slow-rank", "possible", "rank 0 may still be at work", _STACK),),
-        next=(_STACK,),
+        alternatives=(Alternative("slow-rank", "possible", "rank 0 may still be at work", STACK),),
+        next=(STACK,),
     )
 
 
@@ -306,13 +153,13 @@ def _dead_peer(evidence: Evidence) -> Finding | None:
         certainty="possible",
         culprits=(),
         summary=f"the process with local rank {local} went away; NCCL noticed its closed connection",
-        because=(f"'Connection closed by localRank {local}' names it", _last_words(local, evidence)),
+        because=(f"'Connection closed by localRank {local}' names it", last_words(local, evidence)),
         fix=("look at the log of that rank for an exception, and at the kernel's for a kill",),
         alternatives=(
             Alternative("exception", "possible", "an exception may have ended it", "read the end of its log"),
         ),
         references=("modelscope/FunASR#2006",),
-        next=(_KERNEL,),
+        next=(KERNEL,),
     )
 
 
@@ -358,7 +205,7 @@ def _known_culprit(evidence: Evidence) -> Finding | None:
             outcome="hang" if message.cause in ("collective-skipped", "rank-missing") else "crash",
             cause=message.cause,
             certainty="likely" if rank is not None else "possible",
-            culprits=(_culprit(rank, message.meaning, evidence),) if rank is not None else (),
+            culprits=(culprit(rank, message.meaning, evidence),) if rank is not None else (),
             summary=f"{who} tells that {message.meaning}",
             because=(f"{who} wrote: {line.text.strip()[:200]}",),
             fix=message.fix,
@@ -391,10 +238,10 @@ def _only_waiting(evidence: Evidence) -> Finding | None:
         ),
         fix=("get the logs of the other ranks and hosts, and give all of them to rankscope diagnose together",),
         alternatives=(
-            Alternative("killed", "possible", "another rank may have been killed", _KERNEL),
+            Alternative("killed", "possible", "another rank may have been killed", KERNEL),
             Alternative("exception", "possible", "another rank may have failed", "read the end of its log"),
         ),
-        next=("collect the logs of all ranks; the one that ended first without such a message began it", _RERUN),
+        next=("collect the logs of all ranks; the one that ended first without such a message began it", RERUN),
     )
 
 
@@ -411,21 +258,19 @@ def _silent(evidence: Evidence) -> Finding | None:
         cause="blocked-call",
         certainty="possible",
         culprits=(),
-        summary=f"{views.ranks_text(ranks)} fell silent {_span(longest)} before the logs end; no message says why",
-        because=tuple(_last_words(rank, evidence) for rank in ranks[:4]),
+        summary=f"{views.ranks_text(ranks)} fell silent {span(longest)} before the logs end; no message says why",
+        because=tuple(last_words(rank, evidence) for rank in ranks[:4]),
         fix=("look at what comes after that last line in the program",),
         alternatives=(
-            Alternative(
-                "collective-skipped", "possible", "it may wait in a collective that others do not join", _STACK
-            ),
-            Alternative("slow-rank", "possible", "it may be at work without a word", _STACK),
+            Alternative("collective-skipped", "possible", "it may wait in a collective that others do not join", STACK),
+            Alternative("slow-rank", "possible", "it may be at work without a word", STACK),
         ),
-        next=(_STACK, _RERUN),
+        next=(STACK, RERUN),
     )
 
 
 def _unlike_itself(sign: SignOfLife, evidence: Evidence) -> bool:
-    seen = _seen(sign.rank, evidence) if sign.rank is not None else None
+    seen = seen_rank(sign.rank, evidence) if sign.rank is not None else None
     log = seen.log if seen is not None else None
     if log is None or log.first_at is None or log.last_at is None or log.lines < 10 or sign.silent_s is None:
         return False

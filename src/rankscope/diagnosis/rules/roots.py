@@ -146,8 +146,8 @@ def _blind(ranks: list[int], graph: WaitGraph) -> Finding:
         cause="rank-missing",
         certainty="possible",
         culprits=(),
-        summary=f"{views.ranks_text(graph.waiting())} wait for {views.ranks_text(ranks)}, "
-        "of which nothing could be seen from here",
+        summary=f"{views.ranks_text(graph.waiting())} {views.verb(graph.waiting(), 'wait')} for "
+        f"{views.ranks_text(ranks)}, of which nothing could be seen from here",
         because=(f"no evidence of {views.ranks_text(ranks)}",),
         fix=("look at the host of the missing ranks: is the process alive, does its log go on?",),
     )

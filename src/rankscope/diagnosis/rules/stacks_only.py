@@ -47,7 +47,8 @@ def explain_parted(graph: WaitGraph, evidence: Evidence) -> Finding | None:
         f"{views.place(views.where(sites[key][0]))}"
         for key in keys
     ]
-    guilty = decided.ranks if decided.reserved else ()
+    # Where most ranks stand under the condition, it may as well be one that keeps the others away.
+    guilty = decided.ranks if decided.reserved and 2 * len(decided.ranks) <= len(graph.states) else ()
     culprits = tuple(
         waiting_culprit(graph.states[rank], f"waits in {_words(ops[key])}", views.where(sites[key][0]))
         for key in keys

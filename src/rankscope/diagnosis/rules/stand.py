@@ -83,7 +83,7 @@ def movement(seen: RankEvidence | ChildProcess) -> tuple[str, ...]:
             "nothing read or written" if rate < LIFE_IO_BYTES_PER_S else f"{rate / 1e6:.1f} MB/s read and written"
         )
     found = [f"{_count(len(times))} samples {times[-1] - times[0]:.1f} s apart: {', '.join(facts)}"] if facts else []
-    if isinstance(seen, RankEvidence) and seen.still_for_s is not None:
+    if isinstance(seen, RankEvidence) and seen.still_for_s:
         found.append(f"not moved for {seen.still_for_s:.0f} s")
     return tuple(found)
 

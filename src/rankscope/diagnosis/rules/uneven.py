@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from rankscope.diagnosis import views
 from rankscope.diagnosis.code import CodeReader
-from rankscope.diagnosis.divergence import Divergence, Side
+from rankscope.diagnosis.divergence import Divergence, Side, site_key
 from rankscope.diagnosis.finding import Finding
 from rankscope.diagnosis.rules.waiting_words import call_text, now_text, site_of, standing, waiting_culprit
+from rankscope.diagnosis.timeline import Event
 from rankscope.diagnosis.verdict import Alternative
 from rankscope.diagnosis.waits import State, WaitGraph
 from rankscope.evidence.model import Frame, Loader
@@ -31,9 +32,32 @@ def short_of_data(divergence: Divergence, graph: WaitGraph, code: CodeReader) ->
             continue
         others = [rank for other in divergence.sides if other is not side for rank in other.ranks]
         left = _left_loop(side, others, graph, code)
-        if left is not None:
+        if left is not None and not as_many_rounds(side, divergence, graph):
             return _uneven(side, graph, (left,), others)
     return None
+
+
+def as_many_rounds(side: Side, divergence: Divergence, graph: WaitGraph) -> bool:
+    """Whether the ranks that are still in the loop have made its call no more often than those that have left it: then
+    they are late by a call elsewhere, and nobody ran out of data."""
+    group = divergence.group
+    stays = [other for other in divergence.sides if other is not side and other.event is not None and other.site]
+    ranks = [rank for each in (side, *stays) for rank in each.ranks]
+    first = max((min(_events(graph.states[rank], group), default=0) for rank in ranks), default=0)
+
+    def rounds(rank: int, at: Side) -> int:
+        events = _events(graph.states[rank], group)
+        here = site_key(at.event)
+        return sum(site_key(event) == here for seq, event in events.items() if first <= seq <= divergence.seq)
+
+    return bool(stays) and all(
+        0 < max(rounds(rank, stay) for rank in stay.ranks) <= min(rounds(rank, stay) for rank in side.ranks)
+        for stay in stays
+    )
+
+
+def _events(state: State, group: str) -> dict[int, Event]:
+    return state.timeline.events.get(group, {}) if state.timeline is not None else {}
 
 
 def _left_loop(side: Side, others: list[int], graph: WaitGraph, code: CodeReader) -> str | None:

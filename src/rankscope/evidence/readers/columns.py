@@ -6,10 +6,9 @@ object is made per call.
 
 from __future__ import annotations
 
-import io
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Any
 
@@ -18,6 +17,7 @@ import msgspec
 from rankscope.errors import EvidenceError
 from rankscope.evidence.flight import (
     PLAIN_NAMES,
+    InMemory,
     PlainUnpickler,
     as_dict,
     as_frame,
@@ -31,6 +31,7 @@ from rankscope.evidence.flight import (
     statuses,
 )
 from rankscope.evidence.model import Collective, Frame, Group
+from rankscope.evidence.readers.middle import WithoutMiddle, without_middle
 
 STATES = ("scheduled", "started", "completed")
 RETIRED = 4
@@ -59,6 +60,10 @@ class Kind:
 class Columns:
     """One rank's record, oldest call first; `kinds` are numbers of a table that is kept beside it."""
 
+    skipped: int
+    """Older calls that were not looked at."""
+    first_ns: int
+    """When the oldest call was made, one that was skipped included."""
     kinds: array[int]
     seqs: array[int]
     p2p_seqs: array[int]
@@ -116,6 +121,10 @@ class KindTable:
     _frames: dict[tuple[Any, Any, Any], Frame] = field(default_factory=dict)
     _groups: dict[str, tuple[Group, ...]] = field(default_factory=dict)
     _shared: dict[tuple[Group, ...], tuple[Group, ...]] = field(default_factory=dict)
+    followed: dict[int, tuple[Any, int]] = field(default_factory=dict)
+    """After a kind: the call that came next in the last dump, as it stands there, and its kind."""
+    middles_needless: bool = True
+    """Until a dump shows that it must be read in full."""
 
     def number(self, kind: Kind) -> int:
         found = self._numbers.get(kind)
@@ -152,10 +161,37 @@ class KindTable:
         return [self.number(kind) for kind in kinds]
 
 
-def read_pickle(data: bytes, table: KindTable) -> Columns:
-    """The record in a pickled dump; nothing in it is run. Raises EvidenceError when it is not one."""
+def read_pickle(data: bytes, table: KindTable, newest: int | None = None) -> Columns:
+    """The record in a pickled dump; nothing in it is run. Raises EvidenceError when it is not one.
+
+    With `newest`, older calls may be skipped: those before the first unfinished one and before the `newest` last ones
+    of every group.
+    """
+    short = without_middle(data, newest) if newest is not None and table.middles_needless else None
+    if short is not None and newest is not None:
+        columns = _without_middle(short, table, newest)
+        if columns is not None:
+            return columns
+        # The dumps of one job are alike: the next ones are read in full at once.
+        table.middles_needless = False
+    return _columns(_unpickled(data), table, newest)
+
+
+def _without_middle(short: WithoutMiddle, table: KindTable, newest: int) -> Columns | None:
+    """None where the middle may matter, or the rest does not hold together without it."""
     try:
-        document = PlainUnpickler(io.BufferedReader(io.BytesIO(data), 1 << 20)).load()
+        document = _unpickled(short.data)
+        entries = as_list(as_dict(document, "the dump").get("entries"), "entries")
+        if len(entries) != short.calls or not _one_sequence(entries, newest, short.total):
+            return None
+        return _columns(document, table, newest, short.total)
+    except (EvidenceError, KeyError, TypeError):
+        return None  # whatever is wrong with it, reading it in full will tell
+
+
+def _unpickled(data: bytes) -> object:
+    try:
+        return PlainUnpickler(InMemory(data)).load()
     except EvidenceError:
         raise
     except MemoryError as error:
@@ -166,7 +202,6 @@ def read_pickle(data: bytes, table: KindTable) -> Columns:
         cut = "pickle data was truncated" in str(error)
         why = "is cut off: its writer was stopped before the end" if cut else f"is not a valid pickle: {error!r}"
         raise EvidenceError(f"the flight record {why}") from error
-    return _columns(document, table)
 
 
 def read_json(data: bytes, table: KindTable) -> Columns:
@@ -175,34 +210,41 @@ def read_json(data: bytes, table: KindTable) -> Columns:
         document = msgspec.json.decode(data)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise EvidenceError(f"the flight record is not valid JSON: {error}") from error
-    return _columns(document, table)
+    return _columns(document, table, None)
 
 
-def _columns(document: object, table: KindTable) -> Columns:
+def _columns(document: object, table: KindTable, newest: int | None, total: int | None = None) -> Columns:
     try:
-        return _read_columns(document, table)
+        return _read_columns(document, table, newest, total)
     except RecursionError as error:
         raise EvidenceError("the flight record is nested too deeply: no recorder writes that") from error
 
 
-def _read_columns(document: object, table: KindTable) -> Columns:
+def _read_columns(document: object, table: KindTable, newest: int | None, total: int | None) -> Columns:
     top = as_dict(document, "the dump")
     if "entries" not in top:
         raise EvidenceError("the flight record has no entries: not a dump of torch's flight recorder")
     entries = as_list(top["entries"], "entries")
     if len(entries) > _MOST_ENTRIES:
         raise EvidenceError(f"the flight record has {len(entries)} entries; no recorder keeps so many")
+    total = total if total is not None else len(entries)
+    used = _calls_needed(entries, newest, total) if newest is not None else len(entries)
+    skipped = total - used
+    first = entries[0] if skipped else {}
+    entries = entries[len(entries) - used :]
     kinds, names = _kinds(entries, table)
     enqueued, completed = statuses(top.get("pg_status", {}), names)
-    seqs, p2p_seqs, records, created, ended = _numbers(entries)
+    (seqs, p2p_seqs, records, created, ended), flags = _when(entries)
     columns = Columns(
+        skipped=skipped,
+        first_ns=_packed([first.get("time_created_ns")], "time_created_ns")[0] if skipped else min(created, default=0),
         kinds=array("I", kinds),
         seqs=seqs,
         p2p_seqs=p2p_seqs,
         records=records,
         created_ns=created,
         completed_ns=ended,
-        flags=_flags(entries),
+        flags=flags,
         last_enqueued=enqueued,
         last_completed=completed,
         groups=table.groups(top.get("pg_config", {})),
@@ -211,23 +253,74 @@ def _read_columns(document: object, table: KindTable) -> Columns:
     return _oldest_first(columns)
 
 
-_NUMBERS = ("collective_seq_id", "p2p_seq_id", "record_id", "time_created_ns", "time_discovered_completed_ns")
-_all_numbers = itemgetter(*_NUMBERS)
+_PLACE = itemgetter("record_id", "pg_id", "is_p2p", "retired")
 
 
-def _numbers(entries: list[dict[Any, Any]]) -> list[array[int]]:
+def _calls_needed(entries: list[dict[Any, Any]], newest: int, total: int) -> int:
+    """So many of the last calls reach back to the first unfinished one, and hold the `newest` ones of every group."""
+    if len(entries) <= newest:
+        return len(entries)
     try:
-        columns: list[Sequence[Any]] = list(zip(*map(_all_numbers, entries), strict=True))
+        if _one_sequence(entries, newest, total):
+            return newest
+        records, groups, p2p, retired = zip(*map(_PLACE, entries), strict=True)
+        if any(p2p) or not all(map(int.__le__, records, records[1:])):
+            return len(entries)
+        end = retired.index(False) if False in retired else len(entries)
+        wanted = dict.fromkeys(groups, newest)
+    except (KeyError, TypeError, ValueError):
+        return len(entries)  # of an older version, or malformed: looked at in full
+    for at in range(len(entries) - 1, -1, -1):
+        wanted[groups[at]] -= 1
+        if max(wanted.values()) <= 0:
+            return len(entries) - min(end, at)
+    return len(entries)
+
+
+_SEQUENCE = itemgetter("process_group", "pg_id", "is_p2p", "profiling_name", "record_id", "collective_seq_id")
+
+
+def _one_sequence(entries: list[dict[Any, Any]], newest: int, total: int) -> bool:
+    """Whether all `total` calls but the `newest` ones are finished collectives of one group. Three of them tell it.
+
+    Where records and places in the group's sequence both count on by one from the first to the last call, no other
+    group's call lies between them. NCCL ends the calls of a group in their order.
+    """
+    *about, record, seq = _SEQUENCE(entries[0])
+    for call, place in ((entries[-newest], total - newest), (entries[-1], total - 1)):
+        *same, that_record, that_seq = _SEQUENCE(call)
+        if same[:3] != about[:3] or that_record != record + place or that_seq != seq + place:
+            return False
+    return about[2] is False and about[3].startswith("nccl:") and entries[-newest]["retired"] is True
+
+
+_NUMBERS = ("collective_seq_id", "p2p_seq_id", "record_id", "time_created_ns", "time_discovered_completed_ns")
+_STATE = ("state", "retired")
+_STATE_DEFAULTS = {"state": "scheduled", "retired": False}
+_WHEN = itemgetter(*_NUMBERS, *_STATE)
+
+
+def _when(entries: list[dict[Any, Any]]) -> tuple[list[array[int]], bytes]:
+    """The numbers of all entries, column by column, and their flags."""
+    names = (*_NUMBERS, *_STATE)
+    try:
+        columns: list[Sequence[Any]] = list(zip(*map(_WHEN, entries), strict=True)) or [()] * len(names)
     except KeyError:
-        columns = [[entry.get(name) for entry in entries] for name in _NUMBERS]
-    return [_packed(column, name) for column, name in zip(columns or [()] * len(_NUMBERS), _NUMBERS, strict=True)]
+        columns = [[entry.get(name, _STATE_DEFAULTS.get(name)) for entry in entries] for name in names]
+    *numbers, states, retired = columns
+    return [_packed(column, name) for column, name in zip(numbers, _NUMBERS, strict=True)], _flags(states, retired)
 
 
 def _packed(column: Sequence[Any], name: str) -> array[int]:
     try:
         return array("q", column)
     except (TypeError, OverflowError):
-        # Left out, None, or written as a text, which older versions and JSON dumps do.
+        pass
+    try:
+        # None: what has not ended has no end.
+        return array("q", [0 if value is None else value for value in column])
+    except (TypeError, OverflowError):
+        # Written as a text, which older versions and JSON dumps do.
         values = [0 if value is None else as_integer(value, name) for value in column]
     if any(abs(value) >= 2**63 for value in values):
         raise EvidenceError(f"the flight record is malformed: {name} holds a number too large")
@@ -241,9 +334,9 @@ _FLAGS = {
 }
 
 
-def _flags(entries: list[dict[Any, Any]]) -> bytes:
+def _flags(states: Sequence[Any], retired: Sequence[Any]) -> bytes:
     try:
-        return bytes([_FLAGS[entry.get("state", "scheduled"), entry.get("retired", False)] for entry in entries])
+        return bytes(map(_FLAGS.__getitem__, zip(states, retired, strict=True)))
     except (KeyError, TypeError) as error:
         raise EvidenceError(f"the flight record is malformed: no state is called {as_shown(error)}") from error
 
@@ -273,10 +366,14 @@ def _kinds(entries: list[dict[Any, Any]], table: KindTable) -> tuple[list[int], 
         if guess is not None and what is not None and guess[0] == what:
             last = guess[1]
         else:
-            kind = _kind(as_dict(entry, f"entry {number}"), number, table)
-            names[str(entry.get("pg_id"))] = kind.group
-            before, last = last, table.number(kind)
-            followed[before] = (what, last)
+            guess = table.followed.get(last)
+            before = last
+            if guess is not None and what is not None and guess[0] == what:
+                last = guess[1]
+            else:
+                last = table.number(_kind(as_dict(entry, f"entry {number}"), number, table))
+            names[str(entry.get("pg_id"))] = table.kinds[last].group
+            followed[before] = table.followed[before] = (what, last)
         numbers.append(last)
     return numbers, names
 
@@ -306,14 +403,16 @@ def _kind(entry: dict[Any, Any], number: int, table: KindTable) -> Kind:
 
 def _oldest_first(columns: Columns) -> Columns:
     records = columns.records
-    if all(map(int.__le__, records, records[1:])):
+    numbers = records.tolist()
+    if numbers == sorted(numbers):
         return columns
     order = sorted(range(len(records)), key=records.__getitem__)
 
     def ordered(values: array[int]) -> array[int]:
         return array(values.typecode, [values[at] for at in order])
 
-    return Columns(
+    return replace(
+        columns,
         kinds=ordered(columns.kinds),
         seqs=ordered(columns.seqs),
         p2p_seqs=ordered(columns.p2p_seqs),
@@ -321,8 +420,4 @@ def _oldest_first(columns: Columns) -> Columns:
         created_ns=ordered(columns.created_ns),
         completed_ns=ordered(columns.completed_ns),
         flags=bytes(columns.flags[at] for at in order),
-        last_enqueued=columns.last_enqueued,
-        last_completed=columns.last_completed,
-        groups=columns.groups,
-        version=columns.version,
     )

@@ -12,13 +12,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
+from functools import partial
 
 from rankscope.errors import EvidenceError
 from rankscope.evidence.readers.columns import Columns, Kind, KindTable, read_json, read_pickle
 
 LARGEST_DUMP = 1 << 30
-_PAYS_ABOVE_BYTES = 48 << 20
-"""Below this the start of more processes takes longer than the reading."""
+LARGE_JOB = 10 << 20
+"""Bytes of all dumps together below which more processes cost more than they save."""
 _MOST_PROCESSES = 16
 _FILES_A_TASK = 4
 _EXTRA_MEMORY = 4 << 30
@@ -27,11 +28,14 @@ _EXTRA_MEMORY = 4 << 30
 _Answer = tuple[list[Kind], list[Columns | str]]
 
 
-def read_dumps(paths: Sequence[str]) -> tuple[KindTable, list[Columns | str]]:
-    """The record in each file, or why there is none, in the order of the paths; and the kinds they refer to."""
+def read_dumps(paths: Sequence[str], newest: int | None = None) -> tuple[KindTable, list[Columns | str]]:
+    """The record in each file, or why there is none, in the order of the paths; and the kinds they refer to.
+
+    With `newest`, records of a large job may lack older calls (see `read_pickle`).
+    """
     table = KindTable()
     found: list[Columns | str] = []
-    for kinds, answers in _answers(paths):
+    for kinds, answers in _answers(paths, newest):
         numbers = table.adopt(kinds)
         same = numbers == list(range(len(numbers)))
         for answer in answers:
@@ -50,23 +54,29 @@ def read_dump_bytes(data: bytes) -> tuple[KindTable, Columns]:
         return table, _parse(data, table)
 
 
-def _answers(paths: Sequence[str]) -> Iterator[_Answer]:
+def _answers(paths: Sequence[str], newest: int | None) -> Iterator[_Answer]:
     workers = min(len(os.sched_getaffinity(0)), _MOST_PROCESSES, len(paths) // _FILES_A_TASK)
-    if workers < 2 or sum(map(_size, paths)) < _PAYS_ABOVE_BYTES:
-        yield _read_some(paths)
+    large = sum(map(_size, paths)) >= LARGE_JOB
+    read = partial(_read_some, newest=newest if large else None)
+    if workers < 2 or not large:
+        yield read(paths)
         return
     tasks = [paths[at : at + _FILES_A_TASK] for at in range(0, len(paths), _FILES_A_TASK)]
     done = 0
     try:
-        # Not forked: the caller may have threads.
-        with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-            for answer in pool.map(_read_some, tasks):
+        with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context(_start_method())) as pool:
+            for answer in pool.map(read, tasks):
                 yield answer
                 done += 1
     except BrokenProcessPool:
         # A process was killed, as by a memory limit: the rest is read here, one after another.
         for task in tasks[done:]:
-            yield _read_some(task)
+            yield read(task)
+
+
+def _start_method() -> str:
+    """A fork is there at once, with all modules, but may copy a lock that another thread holds."""
+    return "fork" if len(os.listdir("/proc/self/task")) == 1 else "spawn"
 
 
 def _size(path: str) -> int:
@@ -76,13 +86,13 @@ def _size(path: str) -> int:
         return 0
 
 
-def _read_some(paths: Iterable[str]) -> _Answer:
+def _read_some(paths: Iterable[str], newest: int | None) -> _Answer:
     table = KindTable()
     answers: list[Columns | str] = []
     with _bounded_memory(), _no_collection():
         for path in paths:
             try:
-                answers.append(_parse(_read(path), table))
+                answers.append(_parse(_read(path), table, newest))
             except EvidenceError as error:
                 answers.append(str(error))
             except MemoryError:
@@ -94,14 +104,16 @@ def _read_some(paths: Iterable[str]) -> _Answer:
 
 def _read(path: str) -> bytes:
     with open(path, "rb") as file:
-        data = file.read(LARGEST_DUMP + 1)
-    if len(data) > LARGEST_DUMP:
+        # Asked before it is read: a file can be larger than the memory, and need no room on the disk.
+        size = os.fstat(file.fileno()).st_size
+        data = file.read(LARGEST_DUMP + 1) if size <= LARGEST_DUMP else b""
+    if max(size, len(data)) > LARGEST_DUMP:
         raise EvidenceError(f"larger than {LARGEST_DUMP >> 20} MB: no flight recorder writes that")
     return data
 
 
-def _parse(data: bytes, table: KindTable) -> Columns:
-    return read_pickle(data, table) if data[:1] == b"\x80" else read_json(data, table)
+def _parse(data: bytes, table: KindTable, newest: int | None = None) -> Columns:
+    return read_pickle(data, table, newest) if data[:1] == b"\x80" else read_json(data, table)
 
 
 @contextlib.contextmanager

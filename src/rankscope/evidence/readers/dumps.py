@@ -25,6 +25,8 @@ _WITNESSES = 16
 _LONG_CONTEXT = 400
 """Some ranks keep more of them: they show what all used to do."""
 _AFTER = (48, 512)
+NEWEST = _LONG_CONTEXT + 64
+"""So many of a group's last calls hold all that is kept, unless ranks went on long after they had parted."""
 _TAIL = 8
 _FINISHED = bytes(number + RETIRED for number in range(len(STATES)))
 
@@ -46,6 +48,14 @@ class RankDump:
     last_at: float
 
 
+@dataclass(frozen=True, slots=True)
+class RankDumps:
+    dumps: tuple[RankDump, ...]
+    refused: tuple[Refused, ...]
+    enough: bool
+    """False where a call that was skipped in reading would matter: read all of them, and ask again."""
+
+
 def rank_in_name(path: str) -> int | None:
     """The rank that a file is named after: `nccl_trace_rank_3`, `rank3/stacks.txt`, `dump-3.pkl`."""
     name = os.path.basename(path)
@@ -61,10 +71,18 @@ def _sane(digits: str) -> int | None:
     return int(digits) if len(digits) <= 6 else None
 
 
-def rank_dumps(
-    names: Sequence[str], columns: Sequence[Columns | str], table: KindTable
-) -> tuple[tuple[RankDump, ...], list[Refused]]:
+def rank_dumps(names: Sequence[str], columns: Sequence[Columns | str], table: KindTable) -> RankDumps:
     """Each rank's newest dump; the others, and those that cannot be of the rank they are named after, are refused."""
+    by_rank, refused = _one_of_each_rank(names, columns, table)
+    columns_of = {rank: pair[1] for rank, pair in sorted(by_rank.items())}
+    kept, enough = kept_calls(columns_of, table.kinds)
+    dumps = [_rank_dump(rank, by_rank[rank][0], read, kept[rank], table.kinds) for rank, read in columns_of.items()]
+    return RankDumps(tuple(dumps), tuple(refused), enough)
+
+
+def _one_of_each_rank(
+    names: Sequence[str], columns: Sequence[Columns | str], table: KindTable
+) -> tuple[dict[int, tuple[str, Columns]], list[Refused]]:
     refused: list[Refused] = []
     by_rank: dict[int, tuple[str, Columns]] = {}
     owners: dict[tuple[bytes, bytes], str] = {}
@@ -88,11 +106,7 @@ def rank_dumps(
             by_rank[rank] = newer
         else:
             by_rank[rank] = (name, read)
-    columns_of = {rank: pair[1] for rank, pair in sorted(by_rank.items())}
-    kept = kept_calls(columns_of, table.kinds)
-    return tuple(
-        _rank_dump(rank, by_rank[rank][0], read, kept[rank], table.kinds) for rank, read in columns_of.items()
-    ), refused
+    return by_rank, refused
 
 
 def _rank(name: str, read: Columns, kinds: Sequence[Kind]) -> int | str:
@@ -132,35 +146,37 @@ def _rank_dump(rank: int, name: str, read: Columns, kept: Sequence[int], kinds: 
         rank=rank,
         name=name,
         collectives=tuple(read.collective(at, kinds[read.kinds[at]]) for at in kept),
-        left_out=len(read) - len(kept),
+        left_out=read.skipped + len(read) - len(kept),
         last_enqueued=read.last_enqueued,
         last_completed=read.last_completed,
         groups=read.groups,
-        first_at=times[0] / 1e9 if times else 0.0,
+        first_at=read.first_ns / 1e9,
         last_at=max(ended, max(times, default=0)) / 1e9,
     )
 
 
-def kept_calls(ranks: dict[int, Columns], kinds: Sequence[Kind]) -> dict[int, Sequence[int]]:
-    """For each rank the positions of the calls that can tell anything.
+def kept_calls(ranks: dict[int, Columns], kinds: Sequence[Kind]) -> tuple[dict[int, Sequence[int]], bool]:
+    """For each rank the positions of the calls that can tell anything, and whether none of these was skipped.
 
     Up to the last call that all ranks of a group made alike, from the same line, the ranks were together: of those
     before it only the newest are kept, which show what the ranks used to do. Unfinished calls are kept always.
     """
-    if sum(map(len, ranks.values())) <= _KEEP_ALL:
-        return {rank: range(len(read)) for rank, read in ranks.items()}
+    if sum(len(read) + read.skipped for read in ranks.values()) <= _KEEP_ALL:
+        return {rank: range(len(read)) for rank, read in ranks.items()}, not any(r.skipped for r in ranks.values())
     witnesses = set(list(ranks)[:: max(1, len(ranks) // _WITNESSES)])
     after = min(max(_KEEP_ALL // len(ranks), _AFTER[0]), _AFTER[1])
     together = _last_together(ranks, kinds)
     groups = [kind.group for kind in kinds]
     p2p = [kind.p2p for kind in kinds]
     kept: dict[int, Sequence[int]] = {}
+    enough = True
     for rank, read in ranks.items():
         tail = len(read) - _TAIL
         chosen: list[int] = []
         context = _LONG_CONTEXT if rank in witnesses else _CONTEXT
         low = {group: seq - context for group, seq in together.items()}
         high = {group: seq + after for group, seq in together.items()}
+        enough = enough and (read.skipped == 0 or _reaches_back(read, low, groups))
         begin = _first_of_interest(read, low, groups)
         for at in range(begin, len(read)):
             number, seq = read.kinds[at], read.seqs[at]
@@ -168,7 +184,17 @@ def kept_calls(ranks: dict[int, Columns], kinds: Sequence[Kind]) -> dict[int, Se
             if at >= tail or (not p2p[number] and low[group] <= seq <= high[group]) or not read.done(at, group):
                 chosen.append(at)
         kept[rank] = chosen
-    return kept
+    return kept, enough
+
+
+def _reaches_back(read: Columns, low: dict[str, int], groups: Sequence[str]) -> bool:
+    """Whether every call from `low` on was looked at. Every group has calls that were: see `read_pickle`."""
+    if _counts_on(read.seqs) and len(low) == 1:
+        return all(read.seqs[0] <= seq for seq in low.values())
+    oldest: dict[str, int] = {}
+    for number, seq in zip(reversed(read.kinds), reversed(read.seqs), strict=True):
+        oldest[groups[number]] = seq
+    return all(seq <= low[group] for group, seq in oldest.items())
 
 
 def _first_of_interest(read: Columns, low: dict[str, int], groups: Sequence[str]) -> int:
@@ -177,7 +203,7 @@ def _first_of_interest(read: Columns, low: dict[str, int], groups: Sequence[str]
     seqs = read.seqs
     lowest = min((low[groups[number]] for number in set(read.kinds)), default=0)
     # Numbers of one group rise; with several groups the smallest bound holds for all.
-    begin = bisect_left(seqs, lowest) if all(map(int.__le__, seqs, seqs[1:])) else 0
+    begin = bisect_left(seqs, lowest) if _counts_on(seqs) or all(map(int.__le__, seqs, seqs[1:])) else 0
     return min(finished, begin)
 
 
@@ -191,7 +217,10 @@ def _last_together(ranks: dict[int, Columns], kinds: Sequence[Kind]) -> dict[str
     for group, members in sequences.items():
         first = max(start for start, _ in members)
         end = min(start + len(calls) for start, calls in members)
-        found[group] = first - 1
+        # A rank that stands still while the others go on may have no place in common with them.
+        found[group] = min(first, end) - 1
+        if end <= first:
+            continue
         rows = [calls[first - start : end - start][::-1] for start, calls in members]
         for back, column in enumerate(zip(*rows, strict=True)):
             # -1 stands for a place of which there is no record.
@@ -207,7 +236,7 @@ def _sequences(read: Columns, kinds: Sequence[Kind]) -> dict[str, tuple[int, arr
     used = {kinds[number].group for number in present}
     seqs = read.seqs
     plain = len(used) == 1 and not any(kinds[number].p2p for number in present)
-    if plain and seqs[-1] - seqs[0] + 1 == len(seqs) and all(map(int.__lt__, seqs, seqs[1:])):
+    if plain and _counts_on(seqs):
         return {next(iter(used)): (seqs[0], array("q", read.kinds))}
     by_group: dict[str, dict[int, int]] = {}
     for number, seq in zip(read.kinds, seqs, strict=True):
@@ -221,3 +250,8 @@ def _sequences(read: Columns, kinds: Sequence[Kind]) -> dict[str, tuple[int, arr
         oldest = max(min(calls), newest - 4 * len(read))
         found[group] = (oldest, array("q", (calls.get(seq, -1) for seq in range(oldest, newest + 1))))
     return found
+
+
+def _counts_on(seqs: array[int]) -> bool:
+    """Whether each number is the next one, as where all calls are of one group."""
+    return len(seqs) > 0 and seqs[-1] - seqs[0] == len(seqs) - 1 and seqs == array("q", range(seqs[0], seqs[-1] + 1))

@@ -16,7 +16,7 @@ from rankscope.errors import EvidenceError
 from rankscope.evidence.model import Evidence
 from rankscope.evidence.readers.assemble import Found, assemble
 from rankscope.evidence.readers.dump_files import LARGEST_DUMP, read_dump_bytes, read_dumps
-from rankscope.evidence.readers.dumps import rank_dumps
+from rankscope.evidence.readers.dumps import NEWEST, rank_dumps
 from rankscope.evidence.readers.error_file import looks_like_error_file, read_error_file
 from rankscope.evidence.readers.kinds import HEAD, FileKind, kind_of
 from rankscope.evidence.readers.log_names import rank_of_log
@@ -96,6 +96,8 @@ def _take_file(path: str, found: Found) -> None:
             if kind is FileKind.FLIGHT:
                 found.dump_names.append(path)
             elif kind is not FileKind.NOT_EVIDENCE:
+                if kind is not FileKind.LOG and kind is not FileKind.EVIDENCE and about.st_size > _LARGEST_TEXT:
+                    raise EvidenceError(f"larger than {_LARGEST_TEXT >> 20} MB: no {kind.value} is")
                 file.seek(0)
                 _take(kind, file, path, about.st_mtime, found)
         found.newest = max(found.newest, about.st_mtime)
@@ -117,8 +119,9 @@ def _take_stream(stream: BinaryIO | None, found: Found) -> None:
         elif kind is FileKind.FLIGHT:
             data = head + stream.read(LARGEST_DUMP)
             table, columns = read_dump_bytes(data)
-            found.dumps, refused = rank_dumps(["standard input, rank 0"], [columns], table)
-            found.refused += refused
+            read = rank_dumps(["standard input, rank 0"], [columns], table)
+            found.dumps += read.dumps
+            found.refused += read.refused
             found.notes["rank of the dump on standard input"] = "not told by a name: taken as rank 0"
         elif kind is not FileKind.NOT_EVIDENCE:
             _take(kind, _Joined(head, stream), "standard input", time.time(), found)
@@ -174,7 +177,11 @@ def _take_error(data: bytes, name: str, written_at: float, found: Found) -> None
 def _take_dumps(found: Found) -> None:
     if not found.dump_names:
         return
-    table, columns = read_dumps(found.dump_names)
-    dumps, refused = rank_dumps(found.dump_names, columns, table)
-    found.dumps += dumps
-    found.refused += refused
+    names = found.dump_names
+    table, columns = read_dumps(names, NEWEST)
+    read = rank_dumps(names, columns, table)
+    if not read.enough:
+        table, columns = read_dumps(names)
+        read = rank_dumps(names, columns, table)
+    found.dumps += read.dumps
+    found.refused += read.refused
