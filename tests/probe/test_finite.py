@@ -31,7 +31,7 @@ class Loop:
         self.optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.1)
 
     def backward(self, loss: torch.Tensor) -> None:
-        self.checks.backward_begins(((loss,),), {})
+        self.checks.backward_begins(((loss,),))
         loss.backward()  # type: ignore[no-untyped-call]
         self.checks.backward_done()
 
@@ -221,7 +221,7 @@ def test_only_the_first_is_noted(loop: Loop) -> None:
 def test_losses_inside_a_transformation_have_no_values_and_are_left_alone(loop: Loop) -> None:
     def inner(x: torch.Tensor) -> torch.Tensor:
         y = (x * x).sum()
-        loop.checks.backward_begins(((y,),), {})
+        loop.checks.backward_begins(((y,),))
         return y
 
     assert torch.func.vmap(torch.func.grad(inner))(good()).shape == (6, 4)
@@ -230,7 +230,7 @@ def test_losses_inside_a_transformation_have_no_values_and_are_left_alone(loop: 
 
 
 def test_fault_of_the_probe_is_kept_to_itself_and_told(loop: Loop) -> None:
-    loop.checks.backward_begins((("no tensor",),), {})
+    loop.checks.backward_begins((("no tensor",),))
     loop.train(good())
     (told,) = read_page(Path(loop.page.path)).progress.probe_errors
     assert "watching for non-finite values ended" in told
@@ -250,7 +250,7 @@ def test_gradient_of_a_replicated_model_is_seen_before_it_is_reduced(tmp_path: P
     loop.checks.replicated(model)
     loop.train(good())
     out = model(good())
-    loop.checks.backward_begins(((out.sum(),),), {})
+    loop.checks.backward_begins(((out.sum(),),))
     (out - out.detach()).pow(2).sum().sqrt().backward()
     for parameter in model.parameters():
         parameter.grad = torch.full_like(parameter, math.nan)  # what the reduction leaves

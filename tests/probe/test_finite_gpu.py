@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,14 +42,14 @@ class Loop:
         self.clock.forward_begins()
         out = self.model(inputs)
         loss = (out - out.detach()).pow(2).sum().sqrt() if root else out.pow(2).mean() * factor
-        self.checks.backward_begins(((loss,),), {})
+        self.checks.backward_begins(((loss,),))
         loss.backward()
         self.checks.backward_done()
         self.clock.backward_done()
         self.checks.step_begins(self.optimizer, (), {})
         self.optimizer.step()
         self.page.step()
-        self.clock.step()
+        self.clock.step(time.time_ns())
         self.optimizer.zero_grad()
 
     def notes(self) -> tuple[NonFinite, ...]:
@@ -130,7 +131,7 @@ def test_steps_that_a_gradient_scaler_leaves_out_are_healthy(loop: Loop) -> None
     for _ in range(12):
         inputs = 100 * good().cuda()
         loss = scaler.scale(loop.model(inputs).pow(2).mean())
-        loop.checks.backward_begins(((loss,),), {})
+        loop.checks.backward_begins(((loss,),))
         loss.backward()
         loop.checks.backward_done()
         before = scaler.get_scale()

@@ -14,7 +14,7 @@ from rankscope.probe import phases as phases_module
 from rankscope.probe import timed as timed_module
 from rankscope.probe.device_clock import DeviceClock
 from rankscope.probe.page import Page
-from rankscope.probe.phases import PhaseClock
+from rankscope.probe.phases import DATA, PhaseClock
 
 
 class Time:
@@ -38,11 +38,15 @@ def page(tmp_path: Path) -> Page:
     return Page(str(tmp_path / "0-1.page"), 0)
 
 
+def step(page: Page, clock: PhaseClock, at_ms: int = 0) -> None:
+    page.step()
+    clock.step(1 + at_ms * 1_000_000)
+
+
 def started(page: Page) -> PhaseClock:
     clock = PhaseClock(page)
     for _ in range(2):
-        page.step()
-        clock.step()
+        step(page, clock)
     return clock
 
 
@@ -54,15 +58,14 @@ def read(page: Page) -> Phases:
 
 def test_nothing_is_counted_before_the_second_step(page: Page) -> None:
     clock = PhaseClock(page)
-    clock.batch(5.0)
-    page.step()
-    clock.step()
+    clock.call_left("all_reduce", 5.0, clock._thread)
+    step(page, clock)
     assert read_heartbeat(Path(page.path)).phases is None
 
 
 def test_pass_is_split_into_forward_backward_and_waiting(page: Page, time: Time) -> None:
     clock = started(page)
-    clock.batch(0.5)
+    clock.seconds[DATA] += 0.5
     clock.forward_begins()
     time.now += 2.0
     clock.call_left("all_gather", 0.25, clock._thread)
@@ -71,21 +74,36 @@ def test_pass_is_split_into_forward_backward_and_waiting(page: Page, time: Time)
     clock.own_gradients_done()
     time.now += 4.0
     clock.backward_done()
-    pass
     clock.call_left("barrier", 1.0, clock._thread)
-    page.step()
-    clock.step()
+    step(page, clock)
     seen = read(page)
     assert (seen.data_s, seen.forward_s, seen.backward_s, seen.waiting_s) == (0.5, 1.75, 3.0, 5.25)
     assert seen.first_step == 2
     assert read_page(Path(page.path)).progress.phases == seen
 
 
+def test_of_fast_steps_some_are_timed_and_stand_for_those_before_them(page: Page, time: Time) -> None:
+    clock = started(page)
+    step(page, clock, 5)
+    assert not clock.timed
+    for _ in range(4):
+        page.step()
+    clock.timed = True
+    clock.backward_begins()
+    time.now += 0.25
+    clock.backward_done()
+    step(page, clock, 60)
+    assert read(page).backward_s == 5 * 0.25
+    assert clock.timed  # the step took longer than the pause between two that are timed
+    step(page, clock, 65)
+    assert not clock.timed
+
+
 def test_set_up_and_other_threads_are_no_waiting(page: Page) -> None:
     clock = started(page)
     clock.call_left("new_group", 9.0, clock._thread)
     clock.call_left("all_reduce", 9.0, clock._thread + 1)
-    clock.step()
+    clock.step(1)
     assert read(page).waiting_s == 0.0
 
 
@@ -162,14 +180,13 @@ def test_gpu_times_are_taken_when_the_gpu_has_passed_the_marks(page: Page) -> No
         clock.backward_begins()
         clock.own_gradients_done()
         clock.backward_done()
-        page.step()
-        clock.step()
+        step(page, clock)
     assert read(page).waiting_s == 0.0
     gpu.done = 3
-    clock.step()
+    clock.step(1)
     assert (read(page).forward_s, read(page).waiting_s) == pytest.approx((0.7, 0.3))
     gpu.done = 6
-    clock.step()
+    clock.step(1)
     assert (read(page).forward_s, read(page).waiting_s) == pytest.approx((1.5, 0.4))
     assert read_page(Path(page.path)).progress.probe_errors == ()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 _MOST_TENSORS = 8
@@ -19,7 +19,7 @@ class Batches:
 
     def __init__(self) -> None:
         self.keep = False
-        self.fed: deque[tuple[int, list[tuple[str, Any]]]] = deque(maxlen=4)
+        self.fed: deque[tuple[int, Sequence[tuple[str, Any]]]] = deque(maxlen=4)
         """Step; names of tensors, and the tensors or references to them."""
 
     def note(self, step: int, label: str, fed: Any) -> None:

@@ -46,27 +46,27 @@ class CallRecorder:
     def __init__(self, page: Page) -> None:
         self._page = page
         self._sites = Sites(page)
-        self._depth: dict[int, int] = {}
+        self.depths: dict[int, int] = {}
         self._sequence: dict[str, int] = {}
         self._dtypes: dict[Any, int] = {}
-        self._before: dict[str, tuple[Callable[[tuple[Any, ...], dict[str, Any]], None], ...]] = {}
-        self._after: dict[str, tuple[Callable[[bool], None], ...]] = {}
+        self.told_before: dict[str, tuple[Callable[[tuple[Any, ...], dict[str, Any]], None], ...]] = {}
+        self.told_after: dict[str, tuple[Callable[[bool], None], ...]] = {}
         self.on_left: Callable[[str, float, int], None] | None = None
         """Told of each outermost call that was left, other than backward passes: name, seconds, thread."""
         self.enabled = True
 
     def before(self, op: str, first: Callable[[tuple[Any, ...], dict[str, Any]], None]) -> None:
         """Call `first` with the arguments whenever `op` is about to be called."""
-        self._before[op] = (*self._before.get(op, ()), first)
+        self.told_before[op] = (*self.told_before.get(op, ()), first)
 
     def after(self, op: str, then: Callable[[bool], None]) -> None:
         """Call `then` whenever `op` has been called, with whether it failed."""
-        self._after[op] = (*self._after.get(op, ()), then)
+        self.told_after[op] = (*self.told_after.get(op, ()), then)
 
     def forget(self, op: str, *listeners: Callable[..., None]) -> None:
         """These are called no more; others that listen to `op` are."""
-        self._before[op] = tuple(each for each in self._before.get(op, ()) if each not in listeners)
-        self._after[op] = tuple(each for each in self._after.get(op, ()) if each not in listeners)
+        self.told_before[op] = tuple(each for each in self.told_before.get(op, ()) if each not in listeners)
+        self.told_after[op] = tuple(each for each in self.told_after.get(op, ()) if each not in listeners)
 
     def sites(self) -> Sites:
         return self._sites
@@ -74,12 +74,12 @@ class CallRecorder:
     def begin(self, op: str, read: Reader | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Token | None:
         """Records the call as entered; None where that failed, which must never fail the call itself."""
         try:
-            for first in self._before.get(op, ()):
+            for first in self.told_before.get(op, ()):
                 first(args, kwargs)
             group, peer, tensor, note = read(args, kwargs) if read is not None else _NOTHING_READ
             thread = _thread.get_native_id()
-            depth = self._depth.get(thread, 0)
-            self._depth[thread] = depth + 1
+            depth = self.depths.get(thread, 0)
+            self.depths[thread] = depth + 1
             seq = 0
             if depth == 0 and group and op not in POINT_TO_POINT:
                 seq = self._sequence.get(group, 0) + 1
@@ -103,7 +103,7 @@ class CallRecorder:
             )
             return index, thread
         except Exception as error:  # noqa: BLE001  noted on the page and shown in the report
-            self._give_up(op, error)
+            self.give_up(op, error)
             return None
 
     def end(self, op: str, token: Token | None, failed: bool) -> None:
@@ -112,16 +112,16 @@ class CallRecorder:
             return
         try:
             index, thread = token
-            self._depth[thread] = depth = self._depth[thread] - 1
+            self.depths[thread] = depth = self.depths[thread] - 1
             seconds = self._page.leave(index, failed)
             if depth == 0 and op is not BACKWARD and self.on_left is not None:
                 self.on_left(op, seconds, thread)
-            for then in self._after.get(op, ()):
+            for then in self.told_after.get(op, ()):
                 then(failed)
         except Exception as error:  # noqa: BLE001  noted on the page and shown in the report
-            self._give_up(op, error)
+            self.give_up(op, error)
 
-    def _give_up(self, op: str, error: Exception) -> None:
+    def give_up(self, op: str, error: Exception) -> None:
         self.enabled = False
         self._page.error(f"recording of {op} failed, calls are no longer recorded: {type(error).__name__}: {error}")
 
@@ -158,45 +158,6 @@ class CallRecorder:
     def wrap_method(self, owner: type, name: str, note: Callable[..., str]) -> None:
         """Replaces `owner.name`, a method of a C++ class, by a recorded one."""
         setattr(owner, name, self.wrap_plain(getattr(owner, name), f"{owner.__name__}.{name}", note))
-
-    def wrap_bare(self, function: Callable[..., Any], op: str) -> Any:
-        """A function that every step calls and whose arguments tell nothing of groups and peers.
-
-        After some milliseconds of arithmetic nothing of Python is in the processor's caches, and each function called
-        costs microseconds. Hence entering and leaving it is one piece."""
-        page, depths, number_of = self._page, self._depth, self._sites.number
-        frame_of, native_id = sys._getframe, _thread.get_native_id
-        name = page.text(op)
-
-        @functools.wraps(function)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            index = -1
-            if self.enabled:
-                try:
-                    for first in self._before.get(op, ()):
-                        first(args, kwargs)
-                    thread = native_id()
-                    depth = depths.get(thread, 0)
-                    depths[thread] = depth + 1
-                    index = page.enter(name, 0, 0, number_of(frame_of(1)), thread, depth, -1, -1, 0, 0)
-                except Exception as error:  # noqa: BLE001  noted on the page and shown in the report
-                    self._give_up(op, error)
-            try:
-                result = function(*args, **kwargs)
-            except BaseException:
-                self.end(op, (index, thread) if index >= 0 else None, True)
-                raise
-            if index >= 0:
-                try:
-                    depths[thread] = depth
-                    page.leave_well(index)
-                    for then in self._after.get(op, ()):
-                        then(False)
-                except Exception as error:  # noqa: BLE001  noted on the page and shown in the report
-                    self._give_up(op, error)
-            return result
-
-        return wrapper
 
     def wrap_plain(self, function: Callable[..., Any], op: str, note: Callable[..., str] | None = None) -> Any:
         """A function whose arguments tell nothing of groups and peers, recorded under the name `op`."""

@@ -85,20 +85,20 @@ class FiniteChecks:
         self._page = page
         self._clock = clock
         self._torch: Any = None
-        self._tensor: Any = None
+        self.tensor: Any = None
         self._calm = False
         """The backward pass under way began outside of modes and transformations."""
-        self._looking = False
+        self.looking = False
         """From the import of torch until a note was left (what follows is its consequence) or a hook failed."""
         self._late: LateValues | None = None
-        self._batches = Batches()
+        self.batches = Batches()
         self._suspicion: _Suspicion | None = None
         self._searches = 0
         self._usual_inputs = False
         """Inputs held NaN while all was well: they do by design."""
         self._optimizers: dict[int, weakref.ref[Any]] = {}
         self._sentinel: weakref.ref[Any] | None = None
-        self._replicas: list[_Replica] = []
+        self.replicas: list[_Replica] = []
         self._step_frames: Frames = ()
         self._sample_at = 0.0
         self._backwards = 0
@@ -107,8 +107,8 @@ class FiniteChecks:
 
     def start(self, torch: ModuleType) -> None:
         self._torch = torch
-        self._looking = True
-        self._tensor = torch.Tensor
+        self.looking = True
+        self.tensor = torch.Tensor
         self._modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
         self._transformation: Callable[[], Any] = torch._C._functorch.peek_interpreter_stack
 
@@ -116,19 +116,14 @@ class FiniteChecks:
 
     def fed(self, label: str, value: Any) -> None:
         """A batch came from a loader, or a model is about to be called with these."""
-        if not self._looking:
-            return
-        if type(value) is self._tensor and not self._batches.keep:
-            self._batches.fed.append((self._page.steps, [(label, weakref.ref(value))]))
-        else:
-            self._guarded(self._batches.note, self._page.steps, label, value)
+        self._guarded(self.batches.note, self._page.steps, label, value)
 
-    def backward_begins(self, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
-        if not self._looking:
+    def backward_begins(self, args: tuple[Any, ...]) -> None:
+        if not self.looking:
             return
         losses = args[0] if args else ()
         # The usual case without another function called: one finite number on the CPU.
-        if self._suspicion is None and type(losses) is tuple and len(losses) == 1 and type(losses[0]) is self._tensor:
+        if self._suspicion is None and type(losses) is tuple and len(losses) == 1 and type(losses[0]) is self.tensor:
             loss = losses[0]
             self._calm = self._modes() == 0 and self._transformation() is None
             try:
@@ -141,18 +136,18 @@ class FiniteChecks:
                 self._give_up(error)
         self._guarded(self._look_at_losses, losses)
 
-    def backward_done(self, failed: bool = False) -> None:
-        if self._looking and not failed and not self._replicas and self._sentinel is not None:
+    def backward_done(self) -> None:
+        if self.looking and not self.replicas and self._sentinel is not None:
             self._guarded(self._look_at_own_gradient)
 
     def step_begins(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        if not self._looking:
+        if not self.looking:
             return
         # Most steps of replicas on a CPU: their own gradients were looked at; neither a sample nor a sum is due.
         if (
             self._suspicion is None
             and self._late is None
-            and self._replicas
+            and self.replicas
             and self._page.steps % _CHECKSUM_EVERY != 0
             and id(optimizer) in self._optimizers
             and time.perf_counter() < self._sample_at
@@ -165,7 +160,7 @@ class FiniteChecks:
         self._guarded(self._add_replica, module)
 
     def _guarded(self, action: Callable[..., None], *args: Any) -> None:
-        if not self._looking:
+        if not self.looking:
             return
         try:
             # A mode of the program would see what we compute; inside of a transformation there are no values.
@@ -175,7 +170,7 @@ class FiniteChecks:
             self._give_up(error)
 
     def _give_up(self, error: Exception) -> None:
-        self._looking = False
+        self.looking = False
         self._page.error(f"watching for non-finite values ended: {type(error).__name__}: {error}")
 
     # Losses.
@@ -231,7 +226,7 @@ class FiniteChecks:
         self._suspicion = self._of_input(step, frames) or _Suspicion("loss", step, word, frames=frames)
 
     def _of_input(self, step: int, frames: Frames) -> _Suspicion | None:
-        found = None if self._usual_inputs else self._batches.bad(self._torch, step)
+        found = None if self._usual_inputs else self.batches.bad(self._torch, step)
         if found is None:
             return None
         names, detail = found
@@ -267,7 +262,7 @@ class FiniteChecks:
                 sentinel = parameters.sentinel_of(parameters.optimizer_parameters(optimizer))
                 self._sentinel = weakref.ref(sentinel) if sentinel is not None else None
         self._read_late()
-        if not self._looking:
+        if not self.looking:
             return
         if self._page.steps % _CHECKSUM_EVERY == 0 and self._page.steps:
             self._write_checksums()
@@ -278,7 +273,7 @@ class FiniteChecks:
 
     def _applied_bad(self) -> bool:
         """Of replicas each looks at its own gradient before the reduction; what that spreads needs no second look."""
-        if self._replicas:
+        if self.replicas:
             return False
         sentinel = self._sentinel() if self._sentinel is not None else None
         gradient = sentinel.grad if sentinel is not None else None
@@ -309,7 +304,7 @@ class FiniteChecks:
             largest = torch.stack([norm.float().to(grads[0].device) for norm in torch._foreach_norm(grads)]).sum()
         if largest.is_cpu:
             bad = not math.isfinite(float(largest))
-            if not bad and self._batches.bad(torch, self._page.steps) is not None:
+            if not bad and self.batches.bad(torch, self._page.steps) is not None:
                 self._usual_inputs = True
         else:
             self._send(largest, _About("gradients", self._page.steps, self._backwards, self._step_frames))
@@ -337,7 +332,7 @@ class FiniteChecks:
     def _send(self, number: Any, about: object) -> None:
         if self._late is None:
             self._late = LateValues(self._torch)
-            self._batches.keep = True
+            self.batches.keep = True
         self._late.send(number, about)
 
     def _send_sum(self, tensor: Any, about: _About) -> None:
@@ -378,7 +373,7 @@ class FiniteChecks:
     # Parameters.
 
     def _modules(self) -> list[Any]:
-        return parameters.alive(replica.module for replica in self._replicas)
+        return parameters.alive(replica.module for replica in self.replicas)
 
     def _bad_parameters(self) -> tuple[list[str], int, str]:
         known: dict[int, Any] = {}
@@ -399,7 +394,7 @@ class FiniteChecks:
         ]
         group = getattr(module.process_group, "group_name", "")
         replica = _Replica(module, group, shared)
-        self._replicas.append(replica)
+        self.replicas.append(replica)
         sentinel = parameters.sentinel_of([each for _, each in shared])
         if sentinel is None:
             return
@@ -413,15 +408,12 @@ class FiniteChecks:
         accumulator.register_prehook(functools.partial(self._own_gradient, replica))
 
     def _own_gradient(self, replica: _Replica, gradients: tuple[Any, ...]) -> None:
-        clock = self._clock
-        if clock.device is None:
-            clock.reduced_from = time.perf_counter()
-        else:
-            clock.own_gradients_done()
+        if self._clock.timed:
+            self._clock.own_gradients_done()
         if self._page.steps % _CHECKSUM_EVERY == 0:
             module = replica.module()
             replica.unsynced = module is not None and not module.require_backward_grad_sync
-        if not self._looking or self._suspicion is not None or gradients[0] is None:
+        if not self.looking or self._suspicion is not None or gradients[0] is None:
             return
         gradient = gradients[0]
         # The usual case without another function called: a small dense gradient on the CPU whose sum is finite.
@@ -437,7 +429,7 @@ class FiniteChecks:
     def _write_checksums(self) -> None:
         """Of one parameter a time, in turn: replicas that are no longer equal show within some rounds."""
         torch, step = self._torch, self._page.steps
-        for number, replica in enumerate(self._replicas):
+        for number, replica in enumerate(self.replicas):
             module = replica.module()
             if module is None or not replica.shared or getattr(module, "_comm_hooks", None):
                 continue
@@ -496,5 +488,5 @@ class FiniteChecks:
         detail: str = "",
         frames: Frames,
     ) -> None:
-        self._looking = False
+        self.looking = False
         self._page.non_finite(kind, step, value, names, count, local=local, detail=detail, frames=list(frames))

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
-import time
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 from rankscope.probe import recorder_server
-from rankscope.probe.calls import BACKWARD, CallRecorder
+from rankscope.probe.calls import CallRecorder
 from rankscope.probe.finite import FiniteChecks
 from rankscope.probe.first_step import FirstStep
 from rankscope.probe.imports import ImportWatch
-from rankscope.probe.page import LOADER_EXHAUSTED, LOADER_GAVE, LOADER_WAITING, Page
-from rankscope.probe.phases import WAITING, PhaseClock
+from rankscope.probe.page import Page
+from rankscope.probe.phases import PhaseClock
+from rankscope.probe.rhythm import Rhythm
 
 
 class TorchHooks:
@@ -25,12 +24,10 @@ class TorchHooks:
     def __init__(self, page: Page, calls: CallRecorder, first: FirstStep, on_group: Callable[[], None]) -> None:
         self._page = page
         self._calls = calls
-        self._first = first
         self._on_group = on_group
-        self._loaders = 0
-        self._first_step = True
         self._clock = PhaseClock(page)
         self._finite = FiniteChecks(page, self._clock)
+        self._rhythm = Rhythm(page, calls, first, self._clock, self._finite)
         calls.on_left = self._clock.call_left
 
     def watch(self, imports: ImportWatch) -> None:
@@ -113,39 +110,20 @@ class TorchHooks:
 
     def _autograd(self, module: ModuleType) -> None:
         if hasattr(module, "_engine_run_backward"):
-            module._engine_run_backward = self._calls.wrap_bare(module._engine_run_backward, BACKWARD)  # type: ignore[attr-defined]
-            self._calls.before(BACKWARD, self._clock.backward_begins)
-            self._calls.before(BACKWARD, self._finite.backward_begins)
-            self._calls.after(BACKWARD, self._clock.backward_done)
-            self._calls.after(BACKWARD, self._finite.backward_done)
+            module._engine_run_backward = self._rhythm.backward(module._engine_run_backward)  # type: ignore[attr-defined]
 
     def _ddp(self, module: ModuleType) -> None:
         """Models that ranks hold alike: what goes in, and the gradients before they are reduced."""
-        replicated = module.DistributedDataParallel
-        construct, before_forward = replicated.__init__, replicated._pre_forward
-        clock, finite, now = self._clock, self._finite, time.perf_counter
+        replicated, finite = module.DistributedDataParallel, self._finite
+        construct = replicated.__init__
 
         @functools.wraps(construct)
         def __init__(model: Any, *args: Any, **kwargs: Any) -> None:
             construct(model, *args, **kwargs)
             finite.replicated(model)
-            # Of replicas each gradient is looked at before it is reduced, not after the pass.
-            self._calls.forget(BACKWARD, finite.backward_done)
-
-        @functools.wraps(before_forward)
-        def _pre_forward(model: Any, *inputs: Any, **kwargs: Any) -> Any:
-            if clock.device is None:
-                clock.forward_at, clock.waited_before = now(), clock.seconds[WAITING]
-            else:
-                clock.forward_begins()
-            if len(inputs) == 1 and not kwargs:
-                finite.fed("input[0]", inputs[0])
-            else:
-                finite.fed("input", (*inputs, *kwargs.values()))
-            return before_forward(model, *inputs, **kwargs)
 
         replicated.__init__ = __init__
-        replicated._pre_forward = _pre_forward
+        replicated._pre_forward = self._rhythm.before_forward(replicated._pre_forward)
 
     def _init_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         # Positional order of the public signature: backend, init_method, timeout, world_size, rank.
@@ -173,55 +151,12 @@ class TorchHooks:
         self._page.group(group.group_name, getattr(group, "group_desc", ""), sorted(ranks))
 
     def _optimizer(self, module: ModuleType) -> None:
-        page, clock = self._page, self._clock
-
-        def stepped(*_arguments: Any) -> None:
-            if self._first_step:
-                self._first_step = False
-                page.stage("training")
-            if clock.device is None and clock.since:
-                page.step_with_phases(clock.since, clock.first_step, clock.seconds)
-            else:
-                page.step()
-                clock.step()
-
         module.register_optimizer_step_pre_hook(self._finite.step_begins)
-        module.register_optimizer_step_post_hook(stepped)
+        module.register_optimizer_step_post_hook(self._rhythm.after_step)
 
     def _dataloader(self, module: ModuleType) -> None:
         base = module._BaseDataLoaderIter
-        advance = base.__next__
-        page, sites, first, clock, finite = self._page, self._calls.sites(), self._first, self._clock, self._finite
-        numbers: dict[int, int] = {}
-        frame_of, now = sys._getframe, time.perf_counter
-
-        def __next__(iterator: Any) -> Any:
-            yielded = iterator._num_yielded
-            key = id(iterator)
-            if yielded == 0 or key not in numbers:
-                numbers.clear()
-                numbers[key] = self._loaders
-                self._loaders += 1
-            number, workers = numbers[key], iterator._num_workers
-            site = sites.number(frame_of(1))
-            page.loader(yielded, number, workers, site, LOADER_WAITING)
-            begin = now()
-            if not first.done_with_batches:
-                first.batch_asked()
-            try:
-                batch = advance(iterator)
-            except StopIteration:
-                page.loader(yielded, number, workers, site, LOADER_EXHAUSTED)
-                first.batch_came(failed=True)
-                raise
-            page.loader(yielded + 1, number, workers, site, LOADER_GAVE)
-            clock.batch(now() - begin)
-            finite.fed("batch", batch)
-            if not first.done_with_batches:
-                first.batch_came(failed=False)
-            return batch
-
-        base.__next__ = __next__
+        base.__next__ = self._rhythm.next_batch(base.__next__)
 
 
 def _number(text: str | None, otherwise: int) -> int:

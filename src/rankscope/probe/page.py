@@ -45,7 +45,7 @@ COUNTERS = struct.Struct("<QQQQ")
 LOADER_OFFSET = 96
 LOADER = struct.Struct("<QIIIIQ")
 """Batches, number, workers, site, state, time of change."""
-_COUNTERS_AND_LOADER = struct.Struct("<QQQQQIIIIQ")
+COUNTERS_AND_LOADER = struct.Struct("<QQQQQIIIIQ")
 STAGE_OFFSET = 128
 STAGE = struct.Struct("<QI")
 """Since when, heap number."""
@@ -84,7 +84,7 @@ CHECKSUM_SLOTS = 64
 
 _HEAP_USED_OFFSET = 8 + 4 + 4 + 4
 _now = time.time_ns
-_pack_u64 = struct.Struct("<Q").pack_into
+pack_u64 = struct.Struct("<Q").pack_into
 _unpack_u64 = struct.Struct("<Q").unpack_from
 _pack_u32 = struct.Struct("<I").pack_into
 
@@ -96,7 +96,7 @@ class Page:
     """The writing side. Every method is safe to call from any thread; none raises for lack of room."""
 
     def __init__(self, path: str, rank: int) -> None:
-        self._map = _mapped(path + UNFINISHED)
+        self.map = _mapped(path + UNFINISHED)
         self.path = path
         self.detached = False
         self.rank = rank
@@ -106,14 +106,14 @@ class Page:
         self.texts: dict[str, int] = {}
         """Heap numbers of the texts stored so far."""
         self._flags = 0
-        self._next_call = itertools.count()
-        self._calls = 0
+        self.next_call = itertools.count()
+        self.calls = 0
         self.steps = 0
-        self._batches = 0
+        self.batches = 0
         self._numerics = [0, 0]
         self._checksums = 0
-        IDENTITY.pack_into(self._map, 0, MAGIC, os.getpid(), rank, 0, 0, _now())
-        STAGES_HEAD.pack_into(self._map, STAGES_OFFSET, 0, 0, 0, -1)
+        IDENTITY.pack_into(self.map, 0, MAGIC, os.getpid(), rank, 0, 0, _now())
+        STAGES_HEAD.pack_into(self.map, STAGES_OFFSET, 0, 0, 0, -1)
         self.text("")
         self.touch()
         os.rename(path + UNFINISHED, path)
@@ -122,19 +122,19 @@ class Page:
         """In a forked child: what is written from here on stays in its own memory."""
         used = HEAP_OFFSET + self._heap_used
         private = mmap.mmap(-1, PAGE_BYTES)
-        private[:HEADER_BYTES] = self._map[:HEADER_BYTES]
-        private[HEAP_OFFSET:used] = self._map[HEAP_OFFSET:used]
-        self._map = private
+        private[:HEADER_BYTES] = self.map[:HEADER_BYTES]
+        private[HEAP_OFFSET:used] = self.map[HEAP_OFFSET:used]
+        self.map = private
         self._lock = _thread.RLock()
         self.detached = True
 
     def attach(self, path: str) -> None:
         """Give a detached page a file of its own."""
         shared = _mapped(path + UNFINISHED)
-        shared[:] = self._map[:]
+        shared[:] = self.map[:]
         struct.pack_into("<I", shared, 8, os.getpid())
         os.rename(path + UNFINISHED, path)
-        self._map = shared
+        self.map = shared
         self.path = path
         self.detached = False
 
@@ -145,12 +145,12 @@ class Page:
             if end > (HEAP_BYTES if kind in _LAST_WORDS else HEAP_BYTES - KEPT_FREE_BYTES):
                 return 0
             start = HEAP_OFFSET + self._heap_used
-            HEAP_ENTRY.pack_into(self._map, start, kind, len(data))
-            self._map[start + HEAP_ENTRY.size : HEAP_OFFSET + end] = data
+            HEAP_ENTRY.pack_into(self.map, start, kind, len(data))
+            self.map[start + HEAP_ENTRY.size : HEAP_OFFSET + end] = data
             number = self._heap_count
             self._heap_count += 1
             self._heap_used = end
-            _pack_u32(self._map, _HEAP_USED_OFFSET, end)
+            _pack_u32(self.map, _HEAP_USED_OFFSET, end)
             return number
 
     def text(self, value: str) -> int:
@@ -194,53 +194,47 @@ class Page:
         text = SEPARATOR.join(part.replace(SEPARATOR, " ") for part in head)
         self._append(NON_FINITE, text + (SEPARATOR + _join_frames(frames) if frames else ""))
         self._numerics[0] += 1
-        NUMERICS.pack_into(self._map, NUMERICS_OFFSET, *self._numerics)
+        NUMERICS.pack_into(self.map, NUMERICS_OFFSET, *self._numerics)
 
     def bad_loss(self) -> None:
         self._numerics[1] += 1
-        NUMERICS.pack_into(self._map, NUMERICS_OFFSET, *self._numerics)
+        NUMERICS.pack_into(self.map, NUMERICS_OFFSET, *self._numerics)
 
     def phases(self, since: int, first_step: int, seconds: list[float]) -> None:
-        PHASES.pack_into(self._map, PHASES_OFFSET, since, _now(), first_step, *seconds)
+        PHASES.pack_into(self.map, PHASES_OFFSET, since, _now(), first_step, *seconds)
 
     def checksum(self, step: int, value: float, group: str, name: str) -> None:
         at = CHECKSUMS_OFFSET + (self._checksums % CHECKSUM_SLOTS) * CHECKSUM.size
-        CHECKSUM.pack_into(self._map, at, step, value, self.text(group), self.text(name))
+        CHECKSUM.pack_into(self.map, at, step, value, self.text(group), self.text(name))
         self._checksums += 1
 
     def touch(self) -> None:
-        _pack_u64(self._map, COUNTERS_OFFSET, _now())
+        pack_u64(self.map, COUNTERS_OFFSET, _now())
 
     def stage(self, name: str) -> None:
         now = _now()
-        STAGE.pack_into(self._map, STAGE_OFFSET, now, self.text(name))
-        _pack_u64(self._map, COUNTERS_OFFSET, now)
+        STAGE.pack_into(self.map, STAGE_OFFSET, now, self.text(name))
+        pack_u64(self.map, COUNTERS_OFFSET, now)
 
     def declare(self, rank: int, world: int) -> None:
         self.rank = rank
-        struct.pack_into("<ii", self._map, 12, rank, world)
+        struct.pack_into("<ii", self.map, 12, rank, world)
 
     def step(self) -> None:
         self.steps += 1
-        COUNTERS.pack_into(self._map, COUNTERS_OFFSET, _now(), self.steps, self._batches, self._calls)
-
-    def step_with_phases(self, since: int, first_step: int, seconds: list[float]) -> None:
-        self.steps += 1
-        now = _now()
-        COUNTERS.pack_into(self._map, COUNTERS_OFFSET, now, self.steps, self._batches, self._calls)
-        PHASES.pack_into(self._map, PHASES_OFFSET, since, now, first_step, *seconds)
+        COUNTERS.pack_into(self.map, COUNTERS_OFFSET, _now(), self.steps, self.batches, self.calls)
 
     def loader(self, batches: int, number: int, workers: int, site: int, state: int) -> None:
         if state == LOADER_GAVE:
-            self._batches += 1
+            self.batches += 1
         now = _now()
-        _COUNTERS_AND_LOADER.pack_into(
-            self._map,
+        COUNTERS_AND_LOADER.pack_into(
+            self.map,
             COUNTERS_OFFSET,
             now,
             self.steps,
-            self._batches,
-            self._calls,
+            self.batches,
+            self.calls,
             batches,
             number,
             workers,
@@ -251,10 +245,10 @@ class Page:
 
     def raise_flag(self, bit: int) -> None:
         self._flags |= bit
-        _pack_u32(self._map, FLAGS_OFFSET, self._flags)
+        _pack_u32(self.map, FLAGS_OFFSET, self._flags)
 
     def leaving(self, site: int, note: str) -> None:
-        struct.pack_into("<II", self._map, FLAGS_OFFSET + 4, site, self.text(note))
+        struct.pack_into("<II", self.map, FLAGS_OFFSET + 4, site, self.text(note))
 
     def enter(
         self,
@@ -271,11 +265,11 @@ class Page:
     ) -> int:
         """Records a call as begun; returns what `leave` wants."""
         now = _now()
-        index = next(self._next_call)
-        self._calls = index + 1
+        index = next(self.next_call)
+        self.calls = index + 1
         offset = RING_OFFSET + (index % RING_SLOTS) * CALL.size
         CALL.pack_into(
-            self._map,
+            self.map,
             offset,
             now,
             0,
@@ -293,33 +287,26 @@ class Page:
             0,
             0,
         )
-        COUNTERS.pack_into(self._map, COUNTERS_OFFSET, now, self.steps, self._batches, index + 1)
+        COUNTERS.pack_into(self.map, COUNTERS_OFFSET, now, self.steps, self.batches, index + 1)
         return index
 
     def leave(self, index: int, failed: bool) -> float:
         """Records a call as left; returns the seconds it took."""
         now = entered = _now()
-        if self._calls - index < RING_SLOTS:
+        if self.calls - index < RING_SLOTS:
             offset = RING_OFFSET + (index % RING_SLOTS) * CALL.size
-            (entered,) = _unpack_u64(self._map, offset)
-            _pack_u64(self._map, offset + 8, now)
+            (entered,) = _unpack_u64(self.map, offset)
+            pack_u64(self.map, offset + 8, now)
             if failed:
-                self._map[offset + CALL.size - 3] = FAILED
-        _pack_u64(self._map, COUNTERS_OFFSET, now)
+                self.map[offset + CALL.size - 3] = FAILED
+        pack_u64(self.map, COUNTERS_OFFSET, now)
         return (now - entered) / 1e9
 
-    def leave_well(self, index: int) -> None:
-        """`leave` in fewer words, for what every step calls."""
-        now = _now()
-        if self._calls - index < RING_SLOTS:
-            _pack_u64(self._map, RING_OFFSET + (index % RING_SLOTS) * CALL.size + 8, now)
-        _pack_u64(self._map, COUNTERS_OFFSET, now)
-
     def end_set_up(self) -> None:
-        _pack_u32(self._map, STAGES_OFFSET + 12, 1)
+        _pack_u32(self.map, STAGES_OFFSET + 12, 1)
 
     def declare_step(self, number: int) -> None:
-        struct.pack_into("<q", self._map, STAGES_OFFSET + 16, number)
+        struct.pack_into("<q", self.map, STAGES_OFFSET + 16, number)
         self.touch()
 
 

@@ -17,6 +17,9 @@ DATA, FORWARD, BACKWARD, WAITING, SAVING = range(5)
 _SKIPPED_STEPS = 2
 """The first steps compile, allocate and connect; they say nothing of the rhythm."""
 
+_PAUSE_NS = 50_000_000
+"""Between two steps that are timed."""
+
 _now = time.perf_counter
 
 
@@ -28,72 +31,79 @@ class PhaseClock:
         self.seconds = [0.0] * 5
         self.since = 0
         """When counting began; 0 before."""
-        self.first_step = 0
+        self.timed = True
+        """Whether the passes of this step are timed. Of steps that follow each other fast only some are; each stands
+        for those before it."""
+        self.due = 0
+        """From when on the next step is to be timed."""
+        self._step_ended = 0
+        self._timed_step = 0
+        self._first_step = 0
         self._thread = 0
-        self.forward_at = 0.0
+        self._forward_at = 0.0
         self._backward_at = 0.0
-        self.reduced_from = 0.0
+        self._reduced_from = 0.0
+        self._waited = 0.0
+        """Total waiting before the current forward or backward pass began."""
+        self._passes = [0.0, 0.0, 0.0]
+        """Seconds of this step: forward, backward, the reduction of gradients."""
         self.device: DeviceClock | None = None
         """Set where the model lives on a GPU."""
-        self.waited_before = 0.0
-        """Total waiting before the current forward or backward pass began."""
 
-    def step(self) -> None:
-        """An optimizer step was made."""
+    def step(self, now: int) -> None:
+        """A step that was timed has been made, at that time (ns)."""
+        steps = self._page.steps
         if self.device is not None:
             self._on_device(self._read_device)
         if self.since:
-            self._page.phases(self.since, self.first_step, self.seconds)
-        elif self._page.steps >= _SKIPPED_STEPS:
-            self.since, self.first_step = time.time_ns(), self._page.steps
+            stands_for = steps - self._timed_step
+            for phase, seconds in zip((FORWARD, BACKWARD, WAITING), self._passes, strict=True):
+                self.seconds[phase] += seconds * stands_for
+            self._page.phases(self.since, self._first_step, self.seconds)
+        elif steps >= _SKIPPED_STEPS:
+            self.since, self._first_step = now, steps
             self._thread = _thread.get_native_id()
-            self._page.phases(self.since, self.first_step, self.seconds)
-
-    def batch(self, seconds: float) -> None:
-        """A batch came from the loader after so long."""
-        if self.since:
-            self.seconds[DATA] += seconds
+            self._page.phases(self.since, self._first_step, self.seconds)
+        self._passes = [0.0, 0.0, 0.0]
+        self._timed_step = steps
+        self.timed = not self.since or self.device is not None or now - self._step_ended >= _PAUSE_NS
+        self._step_ended = now
+        self.due = now + _PAUSE_NS
 
     def forward_begins(self) -> None:
         if self.device is not None:
             self._on_device(self.device.forward_begins)
             return
-        self.forward_at, self.waited_before = _now(), self.seconds[WAITING]
+        self._forward_at, self._waited = _now(), self.seconds[WAITING]
 
-    def backward_begins(self, *_call: object) -> None:
+    def backward_begins(self) -> None:
         if self.device is not None:
             return
         now = self._backward_at = _now()
         waiting = self.seconds[WAITING]
-        if self.forward_at:
-            own = now - self.forward_at - waiting + self.waited_before
-            if self.since and own > 0.0:
-                self.seconds[FORWARD] += own
-            self.forward_at = 0.0
-        self.reduced_from = 0.0
-        self.waited_before = waiting
+        if self._forward_at:
+            self._passes[0] += max(0.0, now - self._forward_at - waiting + self._waited)
+            self._forward_at = 0.0
+        self._reduced_from = 0.0
+        self._waited = waiting
 
     def own_gradients_done(self) -> None:
         """The rank's own part of the backward pass is done; what is left is the reduction with the others."""
         if self.device is not None:
             self._on_device(self.device.own_gradients_done)
-        self.reduced_from = _now()
+        self._reduced_from = _now()
 
-    def backward_done(self, failed: bool = False) -> None:
-        if failed:
-            return
+    def backward_done(self) -> None:
         if self.device is not None:
             self._on_device(self.device.backward_done)
             return
-        if not self.since or not self._backward_at:
+        if not self._backward_at:
             return
         now = _now()
-        waited = self.seconds[WAITING] - self.waited_before
-        own_end = self.reduced_from or now
-        own = own_end - self._backward_at - waited
-        if own > 0.0:
-            self.seconds[BACKWARD] += own
-        self.seconds[WAITING] += now - own_end
+        own_end = self._reduced_from or now
+        waited = self.seconds[WAITING] - self._waited
+        self._passes[1] += max(0.0, own_end - self._backward_at - waited)
+        self._passes[2] += now - own_end
         self._backward_at = 0.0
 
     def _read_device(self) -> None:
@@ -118,7 +128,7 @@ class PhaseClock:
     def saved(self, seconds: float, waited_before: float) -> None:
         if self.since:
             self.seconds[SAVING] += max(0.0, seconds - (self.seconds[WAITING] - waited_before))
-            self._page.phases(self.since, self.first_step, self.seconds)
+            self._page.phases(self.since, self._first_step, self.seconds)
 
     def waited(self) -> float:
         return self.seconds[WAITING]

@@ -68,22 +68,25 @@ class Sites:
 
     def number(self, frame: FrameType | None) -> int:
         """The heap number of the innermost user frames at or above `frame`; 0 where there is none."""
-        # Every step comes by here: no function is called for a site that is known.
-        known = _user_files.get
         inner = frame
-        while inner is not None:
-            users = known(inner.f_code.co_filename)
-            if users or (users is None and is_user_file(inner.f_code.co_filename)):
-                break
-            inner = inner.f_back
-        else:
-            return 0
-        outer = inner.f_back
-        while outer is not None:
-            users = known(outer.f_code.co_filename)
-            if users or (users is None and is_user_file(outer.f_code.co_filename)):
-                break
-            outer = outer.f_back
+        try:
+            # Every step comes by here: files that are known, and a site that is.
+            while not _user_files[inner.f_code.co_filename]:  # type: ignore[union-attr]
+                inner = inner.f_back  # type: ignore[union-attr]
+            outer = inner.f_back  # type: ignore[union-attr]
+            if outer is not None:
+                # Where both are the user's own. Keys hold nothing but users' frames: no other can be found.
+                key = (id(inner.f_code), inner.f_lasti, id(outer.f_code), outer.f_lasti)  # type: ignore[union-attr]
+                if key in self._numbers:
+                    return self._numbers[key]
+            while outer is not None and not _user_files[outer.f_code.co_filename]:
+                outer = outer.f_back
+        except (KeyError, AttributeError):
+            inner = _next_user(frame)
+            if inner is None:
+                return 0
+            outer = _next_user(inner.f_back)
+        assert inner is not None
         if outer is None:
             key = (id(inner.f_code), inner.f_lasti, 0, 0)
         else:

@@ -97,7 +97,7 @@ class StageBook:
             now = _now()
             index = next(self._begun)
             self._count = index + 1
-            memory = self._page._map
+            memory = self._page.map
             at = STAGE_RING_OFFSET + index % STAGE_SLOTS * STAGE_BYTES
             _pack_stage(memory, at, now, host, gpu, texts, site, thread & 0xFFFFFFFF, 0, 0, 0, 0, bits)
             _pack_u64(memory, STAGES_OFFSET, index + 1)
@@ -124,7 +124,7 @@ class StageBook:
                 bits |= FAILED
             number = 0 if bits & _NO_NUMBER else next(self._passed)
             now = _now()
-            memory = self._page._map
+            memory = self._page.map
             if self._count - index <= STAGE_SLOTS:
                 _pack_end(memory, _ENDED_AT + index % STAGE_SLOTS * STAGE_BYTES, now, host, gpu, number, bits)
             if number:
@@ -150,7 +150,7 @@ class StageBook:
             now = _now()
             index = next(self._begun)
             self._count = index + 1
-            memory = self._page._map
+            memory = self._page.map
             at = STAGE_RING_OFFSET + index % STAGE_SLOTS * STAGE_BYTES
             _pack_stage(memory, at, now, host, gpu, texts, site, thread & 0xFFFFFFFF, now, host, gpu, number, bits)
             _pack_u64(memory, STAGES_OFFSET, index + 1)
