@@ -1,6 +1,6 @@
 """What a stage costs: one that is recorded and not printed, and a training step with stages on against off.
 
-    python benchmarks/stages.py [--rounds 60] [--no-job]
+    python benchmarks/stages.py [--starts 6] [--rounds 24] [--no-job]
 
 The first part times `with rankscope.stage(...)`, its use as a mark, and a wrapped call, in one process as a rank has it
 after its first step. The second starts one job under `rankscope run` and one under `torchrun`, and lets them take turns
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import sys
 import tempfile
 import time
@@ -84,14 +83,15 @@ class Library:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=60, help="turns of each job (default: 60)")
+    parser.add_argument("--starts", type=int, default=6, help="times that both jobs are started (default: 6)")
+    parser.add_argument("--rounds", type=int, default=24, help="turns of each job after a start (default: 24)")
     parser.add_argument("--width", type=int, default=1024, help="layer width: sets the length of a step")
     parser.add_argument("--no-job", action="store_true", help="only the cost of a stage")
     chosen = parser.parse_args(arguments)
     worst = max(measure_stages())
     print(f"a stage that is not printed: at most {worst:.2f} µs; goal {GOAL_US:g} µs: {_word(worst <= GOAL_US)}")
     if not chosen.no_job:
-        _measure_job(chosen.rounds, chosen.width)
+        _measure_job(chosen.starts, chosen.rounds, chosen.width)
     return 0
 
 
@@ -143,23 +143,12 @@ def _wrapped(count: int) -> None:
         Library.call()
 
 
-def _measure_job(rounds: int, width: int) -> None:
+def _measure_job(starts: int, rounds: int, width: int) -> None:
     sys.path.insert(0, str(Path(__file__).resolve().parent))
     import step_time
 
-    step_time.JOB = JOB
-    with tempfile.TemporaryDirectory() as folder:
-        turns, steps = step_time.measure(Path(folder), rounds, width)
-    medians = {name: [step_time._median_step(steps[name], turn) for turn in turns[name]] for name in turns}
-    pairs = [
-        scoped / plain
-        for plain, scoped in zip(medians["torchrun"], medians["rankscope"], strict=True)
-        if plain is not None and scoped is not None
-    ]
-    low, high = step_time._interval(pairs)
-    ratio = statistics.median(pairs)
-    plain_ms = 1e3 * statistics.median(each for each in medians["torchrun"] if each is not None)
-    print(f"step under torchrun {plain_ms:.2f} ms; {len(pairs)} pairs of turns")
+    ratio, low, high, plain_ms, pairs = step_time.compare(starts, rounds, width, JOB)
+    print(f"step under torchrun {plain_ms:.2f} ms; {pairs} pairs of turns in {starts} starts")
     word = _word(ratio <= GOAL_RATIO)
     print(f"step time ratio {ratio:.4f} (95 %: {low:.4f} to {high:.4f}); goal {GOAL_RATIO:g}: {word}")
 

@@ -1,10 +1,12 @@
 """What the scope costs a step: one job under `torchrun` and one under `rankscope run`, in turns of half a second.
 
-    python benchmarks/step_time.py [--rounds 60]
+    python benchmarks/step_time.py [--starts 6] [--rounds 24]
 
 Both jobs are started at once and then take turns: all processes of one are stopped (SIGSTOP) while the other runs. A
 machine whose speed changes from second to second hits both alike, which whole runs one after another do not allow.
-Prints the median of the ratios of neighbouring turns with its 95 % interval, and writes it to benchmarks/results/.
+Where a process happens to lie in memory makes it faster or slower for as long as it lives, by more than the scope does:
+hence several starts. Prints the median of the ratios of neighbouring turns with its 95 % interval, drawn from starts
+and turns, and writes it to benchmarks/results/.
 """
 
 from __future__ import annotations
@@ -68,37 +70,51 @@ dist.destroy_process_group()
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=60, help="turns of each job (default: 60)")
+    parser.add_argument("--starts", type=int, default=6, help="times that both jobs are started (default: 6)")
+    parser.add_argument("--rounds", type=int, default=24, help="turns of each job after a start (default: 24)")
     parser.add_argument("--width", type=int, default=512, help="layer width: sets the length of a step (default: 512)")
     parser.add_argument("--no-write", action="store_true", help="print only")
     chosen = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory() as folder:
-        turns, steps = measure(Path(folder), chosen.rounds, chosen.width)
-    medians = {name: [_median_step(steps[name], turn) for turn in turns[name]] for name in turns}
-    pairs = [
-        scoped / plain
-        for plain, scoped in zip(medians["torchrun"], medians["rankscope"], strict=True)
-        if plain is not None and scoped is not None
-    ]
-    low, high = _interval(pairs)
-    plain_ms = 1e3 * statistics.median(each for each in medians["torchrun"] if each is not None)
-    ratio = statistics.median(pairs)
+    ratio, low, high, plain_ms, pairs = compare(chosen.starts, chosen.rounds, chosen.width)
     settled = "met" if high <= GOAL else "missed" if low > GOAL else f"met by the median, interval reaches {high:.3f}"
     if low <= GOAL < ratio:
         settled = f"open, interval from {low:.3f}"
-    print(f"step under torchrun {plain_ms:.2f} ms; {len(pairs)} pairs of turns")
+    print(f"step under torchrun {plain_ms:.2f} ms; {pairs} pairs of turns in {chosen.starts} starts")
     print(f"step time ratio {ratio:.4f} (95 %: {low:.4f} to {high:.4f}) goal {GOAL:g}: {settled}")
     if not chosen.no_write:
-        _write(ratio, low, high, plain_ms, len(pairs), settled)
+        _write(ratio, low, high, plain_ms, pairs, chosen.starts, settled)
     return 0
 
 
+def compare(starts: int, rounds: int, width: int, job: str = JOB) -> tuple[float, float, float, float, int]:
+    """Ratio of step times, its 95 % interval, a plain step in ms, and the number of pairs of turns."""
+    ratios: list[list[float]] = []
+    plain: list[float] = []
+    for number in range(starts):
+        with tempfile.TemporaryDirectory() as folder:
+            turns, steps = measure(Path(folder), rounds, width, job)
+        medians = {name: [_median_step(steps[name], turn) for turn in turns[name]] for name in turns}
+        pairs = [
+            (before, after)
+            for before, after in zip(medians["torchrun"], medians["rankscope"], strict=True)
+            if before is not None and after is not None
+        ]
+        if not pairs:
+            raise SystemExit("no turn held five steps: choose a smaller --width")
+        ratios.append([after / before for before, after in pairs])
+        plain += [before for before, _ in pairs]
+        print(f"start {number + 1}: ratio {statistics.median(ratios[-1]):.4f}", flush=True)
+    together = [each for one in ratios for each in one]
+    low, high = _interval(ratios)
+    return statistics.median(together), low, high, 1e3 * statistics.median(plain), len(together)
+
+
 def measure(
-    folder: Path, rounds: int, width: int
+    folder: Path, rounds: int, width: int, job_text: str = JOB
 ) -> tuple[dict[str, list[tuple[float, float]]], dict[str, list[tuple[float, float]]]]:
     """Turns (begin, end) and steps (begin, end) of each job, on one clock."""
     script = folder / "train.py"
-    script.write_text(JOB)
+    script.write_text(job_text)
     bin_folder = Path(sys.executable).parent
     commands = {
         "torchrun": [str(bin_folder / "torchrun"), "--standalone"],
@@ -170,13 +186,16 @@ def _median_step(steps: list[tuple[float, float]], turn: tuple[float, float]) ->
     return statistics.median(inside) if len(inside) >= 5 else None
 
 
-def _interval(pairs: list[float]) -> tuple[float, float]:
+def _interval(starts: list[list[float]]) -> tuple[float, float]:
     draw = random.Random(0)
-    medians = sorted(statistics.median(draw.choices(pairs, k=len(pairs))) for _ in range(4000))
+    medians = sorted(
+        statistics.median(each for one in draw.choices(starts, k=len(starts)) for each in draw.choices(one, k=len(one)))
+        for _ in range(4000)
+    )
     return medians[100], medians[-101]
 
 
-def _write(ratio: float, low: float, high: float, plain_ms: float, pairs: int, settled: str) -> None:
+def _write(ratio: float, low: float, high: float, plain_ms: float, pairs: int, starts: int, settled: str) -> None:
     RESULTS.mkdir(exist_ok=True)
     date = time.strftime("%Y-%m-%d")
     versions = {name: metadata.version(name) for name in ("rankscope", "torch")} | {"python": platform.python_version()}
@@ -185,7 +204,7 @@ def _write(ratio: float, low: float, high: float, plain_ms: float, pairs: int, s
 - date: {date}
 - versions: {", ".join(f"{name} {version}" for name, version in versions.items())}
 - machine: {platform.machine()}, {os.cpu_count()} cores, Linux {platform.release()}
-- 2 ranks each (gloo), {pairs} pairs of turns, step under torchrun {plain_ms:.2f} ms
+- 2 ranks each (gloo), {pairs} pairs of turns in {starts} starts, step under torchrun {plain_ms:.2f} ms
 - **ratio {ratio:.4f}** (95 %: {low:.4f} to {high:.4f}); goal {GOAL:g}: {settled}
 """
     (RESULTS / f"{date}-step-time.md").write_text(text)
