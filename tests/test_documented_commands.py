@@ -288,6 +288,7 @@ def test_commands_about_running_checking_and_launching_work(reader: Reader) -> N
         "import os, sys\nimport msgspec\n"
         'print(f\'rank {os.environ["RANK"]} of {os.environ["WORLD_SIZE"]}, {" ".join(sys.argv[1:])}\')\n'
     )
+    (reader.folder / "my.yaml").write_text(blocks("docs/data.md", "yaml")[0])
     with ThreadPoolExecutor(2) as pool:  # most of the time goes into starting
         list(pool.map(reader.types, RUNNING.keys(), RUNNING.values()))
     for page in ("docs/stages.md", "docs/numbers.md"):

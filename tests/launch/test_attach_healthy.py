@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from conftest import MARK, kill, marked
 from rankscope.cli import main
 
 PROGRAM = """\
@@ -82,9 +83,9 @@ def test_a_healthy_job_is_not_blamed_in_any_phase_and_ends_as_it_would(
     job = subprocess.Popen(
         [sys.executable, "-m", *LAUNCHERS[launcher], "--nproc-per-node", "2", str(script), str(tmp_path)],
         cwd=tmp_path,
+        env={**os.environ, MARK: str(tmp_path)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        start_new_session=True,
     )
 
     def wait_for(phase: str) -> None:
@@ -115,9 +116,9 @@ def test_a_healthy_job_is_not_blamed_in_any_phase_and_ends_as_it_would(
         assert job.wait(200) == 0
         assert [(tmp_path / f"result{rank}").read_text() for rank in range(2)] == ["True", "True"]
     finally:
-        if job.poll() is None:
-            os.killpg(job.pid, signal.SIGKILL)
-            job.wait()
+        for pid in marked(str(tmp_path)):  # torchrun's ranks lead sessions of their own
+            kill(pid, signal.SIGKILL)
+        job.wait()
 
 
 def until(met: Callable[[], bool], job: subprocess.Popen[bytes]) -> None:
