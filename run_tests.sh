@@ -12,8 +12,8 @@ Sets up .venv if needed, checks lint, format and types (scripts/check.sh), then 
   --fast       leave out the tests that start whole jobs (marked slow)
   -h, --help   show this text
 
-With CI set in the environment, tests that failed are run a second time, alone; one marked `once` (the zoo: a wrong blame)
-fails for good the first time, and so does everything where more than five fail.
+With CI set in the environment, tests that failed are run a second time, alone; a wrong blame in the zoo
+fails for good the first time, and so does everything where more than five tests fail.
 
 Everything else goes to pytest, which runs in the repository's folder:
   run_tests.sh -k waits
@@ -43,7 +43,7 @@ bash scripts/check.sh
 status=0
 .venv/bin/python -m pytest ${selection[@]+"${selection[@]}"} ${arguments[@]+"${arguments[@]}"} || status=$?
 # 1: some tests failed. Hundreds of them start real processes: those that failed get a second look, alone. Both are
-# shown; tests marked `once` fail for good the first time.
+# shown; a wrong blame in the zoo fails for good the first time.
 if [[ $status == 1 && -n ${CI:-} ]]; then
     echo "run_tests.sh: a second look at the tests that failed"
     status=0

@@ -22,6 +22,7 @@ import searching  # noqa: F401  loads the profile that all properties are search
 
 MARK = "RANKSCOPE_TEST_MARK"
 MOST_SECOND_LOOKS = 5
+_FINAL = "rankscope/final"
 COMMAND = (sys.executable, "-m", "rankscope")
 
 
@@ -29,10 +30,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--second-look", action="store_true", help="only tests that failed before and may be repeated")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    if config.cache is not None and not config.getoption("--second-look"):
+        config.cache.set(_FINAL, [])
+
+
+def never_look_again(request: pytest.FixtureRequest) -> None:
+    """The test that asks fails for good: no second look at anything."""
+    cache = request.config.cache
+    if cache is not None:
+        cache.set(_FINAL, [*cache.get(_FINAL, []), request.node.nodeid])
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("--second-look"):
         return
     final = [item.nodeid for item in items if item.get_closest_marker("once") is not None]
+    if config.cache is not None:
+        final += config.cache.get(_FINAL, [])
     if final:
         pytest.exit(f"no second look: {', '.join(final)} must be right the first time", returncode=1)
     if len(items) > MOST_SECOND_LOOKS:

@@ -30,13 +30,14 @@ class Result:
     case: Case
     seen: Observation
     judgement: Judgement
+    folder: Path
 
 
 def run_and_judge(name: str, folder: Path, root: Path = CASES) -> Result:
     """Runs one case once, with its files under `folder` (made here)."""
     case = load_case(name, root)
     seen = run_case(case, folder)
-    return Result(case, seen, judge(case, seen))
+    return Result(case, seen, judge(case, seen), folder)
 
 
 def explain(result: Result) -> str:
