@@ -122,10 +122,10 @@ class FiniteChecks:
         if not self.looking:
             return
         losses = args[0] if args else ()
+        self._calm = self._modes() == 0 and self._transformation() is None
         # The usual case without another function called: one finite number on the CPU.
         if self._suspicion is None and type(losses) is tuple and len(losses) == 1 and type(losses[0]) is self.tensor:
             loss = losses[0]
-            self._calm = self._modes() == 0 and self._transformation() is None
             try:
                 if self._calm and loss.is_cpu and loss.numel() == 1:
                     value = loss.item()
