@@ -149,6 +149,16 @@ def test_a_fatal_signal_is_a_native_crash_at_the_dumped_line(code: int) -> None:
     assert finding.culprits[0].where.line == 30
 
 
+def test_an_abort_after_the_program_ended_says_so() -> None:
+    words = ("terminate called without an active exception",)
+    finding = origin(killed(1, -6, progress=make.progress(steps=20, finalizing=True), error_tail=words))
+    assert (finding.cause, finding.culprits[0].rank, finding.culprits[0].where) == ("native-crash", 1, None)
+    assert finding.summary == "rank 1 crashed with SIGABRT on its way out, after its program had ended"
+    assert "destroy_process_group" in finding.fix[0]
+    in_the_program = origin(killed(1, -6, progress=make.progress(steps=20), error_tail=words))
+    assert in_the_program.summary == "rank 1 crashed with SIGABRT"
+
+
 @pytest.mark.parametrize("code", [-9, -15, -2, -1])
 def test_a_signal_from_outside_is_a_kill(code: int) -> None:
     finding = origin(victim(0), killed(1, code))

@@ -205,3 +205,41 @@ finally:
     assert (error.type, error.message, error.thread) == ("ValueError", "the one behind the wait", "MainThread")
     (main,) = [thread for thread in sample.threads if thread.main]
     assert (main.frames[-1].file, main.frames[-1].line) == (str(script), 8)
+
+
+_ENDS_AT_ONCE = """
+import atexit, os, sys, time
+import torch
+import torch.distributed as dist
+from rankscope.probe.exits import let_gloo_finish
+
+
+def train():
+    store = dist.TCPStore("127.0.0.1", 0, 1, is_master=True)
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    weight = torch.nn.Parameter(torch.ones(1000))
+    weight.register_hook(lambda gradient: dist.all_reduce(gradient.clone(), async_op=True) and None)
+    sys.setswitchinterval(1000)  # as on a busy machine: the thread of gloo's does not get its turn
+    weight.pow(2).sum().backward()
+    until = time.perf_counter() + 0.02
+    while time.perf_counter() < until:
+        pass
+
+
+ends = []
+for _ in range(10):
+    child = os.fork()
+    if child == 0:
+        atexit.register(let_gloo_finish)
+        train()
+        sys.exit(0)
+    ends.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+print(ends)
+"""
+
+
+def test_collective_begun_last_does_not_abort_the_process_on_its_way_out() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", _ENDS_AT_ONCE], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert ended.stdout.split() == ["[0,", *["0,"] * 8, "0]"], ended.stderr

@@ -27,7 +27,7 @@ from rankscope.evidence.model import (
     RankEvidence,
     StackSample,
 )
-from rankscope.evidence.worker_socket import read_worker_socket
+from rankscope.evidence.worker_socket import read_recorder
 from rankscope.probe.signals import STACK_SIGNAL
 
 NEWEST_CALLS = 1500
@@ -94,7 +94,7 @@ def collect(
     looks = [_begin(facts, known) for known in ranks()]
     living = [look for look in looks if look.known.exit is None]
     with ThreadPoolExecutor(max_workers=8, thread_name_prefix="evidence") as pool:
-        recorders = {look.known.rank: pool.submit(_read_recorder, look.page) for look in living}
+        recorders = {look.known.rank: pool.submit(read_recorder, look.page) for look in living}
         for number in range(samples):
             if number:
                 time.sleep(gap_s)
@@ -235,18 +235,6 @@ def _stacks_by_signal(look: _Look) -> StackSample | None:
         look.missing["stacks on a signal"] = f"{type(error).__name__}: {error}"
         return None
     return StackSample(at=time.time(), threads=threads, source="faulthandler") if threads else None
-
-
-def _read_recorder(page: Path | None) -> flight.FlightRecord | str:
-    if page is None:
-        return "no probe in the process"
-    path = page.with_suffix("").with_name(page.stem + ".torch.sock")
-    if not path.exists():
-        return "the process group is not set up, or this torch has no worker server"
-    try:
-        return flight.parse_flight_json(read_worker_socket(str(path)))
-    except EvidenceError as error:
-        return str(error)
 
 
 def _ask_listener(page: Path | None) -> tuple[tuple[RaisedException, ...], StackSample] | str:

@@ -6,13 +6,16 @@ import http.client
 import re
 import socket
 import time
+from pathlib import Path
 
 from rankscope.errors import EvidenceError
+from rankscope.evidence import flight, pages
 
 # Builds for NCCL keep its collectives in a recorder of their own, and leave the general one empty.
 _HANDLERS = ("fr_trace_json", "dump_nccl_trace_json")
 _HAS_ENTRIES = re.compile(rb'"entries"\s*:\s*\[\s*\{')
 _MAX_ANSWER = 256 * 2**20
+_LEAVING_S = 2.0
 
 
 def read_worker_socket(path: str, *, timeout_s: float = 3.0) -> bytes:
@@ -35,6 +38,33 @@ def read_worker_socket(path: str, *, timeout_s: float = 3.0) -> bytes:
         raise EvidenceError(f"the worker socket {path} knows none of {', '.join(_HANDLERS)}")
     filled = [answer for answer in answers if _HAS_ENTRIES.search(answer)]
     return filled[-1] if filled else answers[0]
+
+
+def read_recorder(page: Path | None) -> flight.FlightRecord | str:
+    """What the rank with this page has recorded, or why it cannot be had."""
+    if page is None:
+        return "no probe in the process"
+    path = page.with_suffix("").with_name(page.stem + ".torch.sock")
+    if not path.exists():
+        return "the process group is not set up, or this torch has no worker server"
+    if _just_leaving(page):
+        return "the process is ending: its worker server is no longer asked"
+    try:
+        return flight.parse_flight_json(read_worker_socket(str(path)))
+    except EvidenceError as error:
+        return str(error)
+
+
+def _just_leaving(page: Path) -> bool:
+    """On its way out since a moment: C++ takes down what the server stands on, and an answer could crash the process.
+
+    One that stays in that state hangs there, and is asked.
+    """
+    try:
+        progress = pages.read_page(page, newest_calls=0).progress
+    except EvidenceError:
+        return False
+    return progress.finalizing and time.time() - progress.stage_since < _LEAVING_S
 
 
 def _post(path: str, handler: str, deadline: float) -> bytes | None:

@@ -6,12 +6,17 @@ import atexit
 import functools
 import os
 import sys
+import time
 from types import TracebackType
 from typing import Any, NoReturn
 
 from rankscope.probe.page import FINALIZING, Page
 from rankscope.probe.sites import Sites, is_own_file, traceback_frames
 from rankscope.probe.stages import StageBook
+
+_GLOO_THREAD = "pt_gloo_runloop"
+_PATIENCE_S = 0.2
+_PAUSE_S = 0.002
 
 
 def note(page: Page, sites: Sites, book: StageBook) -> None:
@@ -49,11 +54,47 @@ def note(page: Page, sites: Sites, book: StageBook) -> None:
         _guarded(page, lambda: record(last, getattr(last, "__traceback__", None)))
         if page.steps and not noted:
             book.training_finished()
+        _guarded(page, let_gloo_finish)
 
     sys.excepthook = hook
     sys.exit = sys_exit
     os._exit = os_exit
     atexit.register(at_exit)
+
+
+def let_gloo_finish() -> None:
+    """Lets gloo's threads put away their last collectives while there still is an interpreter.
+
+    A collective that a backward pass began holds a Python object, which a thread of gloo's lets go of afterwards. It
+    needs the interpreter for that; where it comes too late, the C++ runtime aborts a process whose work was done.
+    """
+    if "torch.distributed" not in sys.modules:
+        return
+    until = time.monotonic() + _PATIENCE_S
+    before = _gloo_threads()
+    while before and time.monotonic() < until:
+        time.sleep(_PAUSE_S)  # without the interpreter's lock, so that they can have it
+        now = _gloo_threads()
+        if now == before and all(state == "S" for state, _ in now.values()):
+            return
+        before = now
+
+
+def _gloo_threads() -> dict[str, tuple[str, str]]:
+    """Per thread of gloo's that runs collectives: its state, and how often it went to sleep so far."""
+    found: dict[str, tuple[str, str]] = {}
+    for thread in os.listdir("/proc/self/task"):
+        folder = f"/proc/self/task/{thread}"
+        try:
+            with open(f"{folder}/comm") as file:
+                if file.read().strip() != _GLOO_THREAD:
+                    continue
+            with open(f"{folder}/status") as file:
+                fields = dict(line.split(":", 1) for line in file)
+        except FileNotFoundError:
+            continue  # the thread ended in between
+        found[thread] = (fields["State"].split()[0], fields["voluntary_ctxt_switches"].strip())
+    return found
 
 
 def _hide_ourselves(error: BaseException | None, seen: set[int]) -> None:

@@ -14,6 +14,7 @@ from rankscope.diagnosis.views import innermost_user_frame, place, rank_culprit,
 from rankscope.evidence.model import Evidence, Exit, RaisedException, RankEvidence
 
 NATIVE = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGTRAP})
+_NO_EXCEPTION = "terminate called without an active exception"
 _OOM_LINE = re.compile(r"(?i)out of memory|oom-kill|killed process|oom_reaper")
 _WORKER_KILLED = re.compile(r"DataLoader worker \(pid (\d+)\) is killed by signal: ([A-Z][A-Za-z ]+?)\.")
 _WORKER_CODE = re.compile(r"DataLoader worker \(pid (\d+)\) exited unexpectedly with exit code (\d+)")
@@ -28,6 +29,10 @@ _SPECIAL_OF_ABORT = frozenset(
 _NATIVE_FIX = (
     "look at the native code called there: bad pointers, wrong shapes or types, a library of another version",
     "run it alone with the same input; PYTHONFAULTHANDLER=1 prints the Python stack, gdb the native one",
+)
+_LEAVING_FIX = (
+    "end the group and drop what uses it before the program ends: dist.destroy_process_group(), then `del` the model",
+    "wait for every collective begun with async_op=True, and join threads of native libraries, before the last line",
 )
 _MEMORY_FIX = (
     "use less memory: load the model on one rank or memory-mapped, smaller batches, fewer loader workers",
@@ -60,6 +65,7 @@ def explain_signal(rank: RankEvidence, number: signal.Signals, certain: bool, ev
         said = said if said is not None and said.cause == "shm-exhausted" else None
     elif number != signal.SIGABRT or (said is not None and said.cause not in _SPECIAL_OF_ABORT):
         said = None
+    leaving = rank.progress is not None and rank.progress.finalizing
     at = _last_place(rank)
     ended = f"rank {rank.rank} (process {rank.pid}) was ended by {number.name}" + (
         "" if certain else f", by its exit code {rank.exit.code if rank.exit else ''}"
@@ -75,6 +81,11 @@ def explain_signal(rank: RankEvidence, number: signal.Signals, certain: bool, ev
         alternatives = (Alternative("native-crash", "possible", ended),)
     elif number in NATIVE:
         cause, fix = "native-crash", _NATIVE_FIX
+        if leaving:
+            fix = (*_LEAVING_FIX, *_NATIVE_FIX)
+            because.append("its program had ended, the interpreter was being taken down: no line of it was running")
+            if any(_NO_EXCEPTION in line for line in rank.error_tail):
+                because.append("a thread of C++ wanted Python when it was gone, and the C++ runtime ended the process")
     elif memory is not None:
         cause, certainty, fix = "out-of-memory-host", "likely", _MEMORY_FIX
         because.append(memory)
@@ -91,7 +102,9 @@ def explain_signal(rank: RankEvidence, number: signal.Signals, certain: bool, ev
         cause=cause,
         certainty=_as_certainty(certainty),
         culprits=(rank_culprit(rank, doing, at),),
-        summary=f"rank {rank.rank} {verb} {number.name}" + (f" in {place(at)}" if at is not None else "") + told,
+        summary=f"rank {rank.rank} {verb} {number.name}"
+        + (f" in {place(at)}" if at is not None else " on its way out, after its program had ended" if leaving else "")
+        + told,
         because=(*because, *remarks(lines)),
         fix=fix,
         alternatives=alternatives,
