@@ -91,14 +91,23 @@ def test_one_line_says_who_is_where() -> None:
 
 def test_environment_is_told_once_and_of_each_rank_what_differs() -> None:
     lines = status_lines(
-        {0: {"RANK": "0", "NCCL_DEBUG": "INFO"}, 1: {"RANK": "1", "NCCL_DEBUG": "INFO"}},
+        {
+            0: {"RANK": "0", "NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "4"},
+            1: {"RANK": "1", "NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "8"},
+            2: {"RANK": "2", "NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "8"},
+        },
         {"torch": "2.13.0", "executable": "/usr/bin/python"},
         (Gpu(0, "H200", None, 1 << 30, 141 << 30, None),),
     )
     assert lines == [
         "versions: torch 2.13.0",
         "GPUs: 0 H200 (140 of 141 GB free)",
-        "environment of ranks 0, 1: NCCL_DEBUG=INFO",
-        "  rank 0 alone: RANK=0",
-        "  rank 1 alone: RANK=1",
+        "environment of ranks 0-2: RANK=0..2 NCCL_DEBUG=INFO",
+        "  rank 0 alone: OMP_NUM_THREADS=4",
+        "  ranks 1, 2 alone: OMP_NUM_THREADS=8",
     ]
+
+
+def test_environment_of_one_rank_is_told_as_it_is() -> None:
+    (_, _, told) = status_lines({0: {"RANK": "0"}}, {}, "none")
+    assert told == "environment of rank 0: RANK=0"

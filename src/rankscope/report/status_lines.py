@@ -14,15 +14,19 @@ def status_lines(
 ) -> list[str]:
     """`environments` are masked, rank → variables."""
     shared = shared_variables(environments)
+    counted = _counted_variables(environments)
     lines = [
         "versions: " + ", ".join(f"{name} {value}" for name, value in versions.items() if name != "executable"),
         f"GPUs: {_gpus(gpus)}",
-        f"environment of {ranks_text(environments)}: {_pairs(shared) or 'nothing that matters here is set'}",
+        f"environment of {ranks_text(environments)}: "
+        + (_pairs({**counted, **shared}) or "nothing that matters here is set"),
     ]
+    alike: dict[str, list[int]] = {}
     for rank, variables in sorted(environments.items()):
-        own = {name: value for name, value in variables.items() if name not in shared}
+        own = _pairs({name: value for name, value in variables.items() if name not in shared and name not in counted})
         if own:
-            lines.append(f"  rank {rank} alone: {_pairs(own)}")
+            alike.setdefault(own, []).append(rank)
+    lines += [f"  {ranks_text(ranks)} alone: {own}" for own, ranks in alike.items()]
     return [plain(line) if not line.startswith("  ") else f"  {plain(line)}" for line in lines]
 
 
@@ -34,6 +38,19 @@ def shared_variables(environments: Mapping[int, Mapping[str, str]]) -> dict[str,
     return {
         name: value for name, value in everyone[0].items() if all(other.get(name) == value for other in everyone[1:])
     }
+
+
+def _counted_variables(environments: Mapping[int, Mapping[str, str]]) -> dict[str, str]:
+    """The variables that only count the ranks, such as RANK, with their first and last value."""
+    ranks = sorted(environments)
+    counted: dict[str, str] = {}
+    for name in environments[ranks[0]] if len(ranks) > 1 else ():
+        values = [environments[rank].get(name, "") for rank in ranks]
+        if not all(value.isdecimal() for value in values):
+            continue
+        if len({int(value) - rank for value, rank in zip(values, ranks, strict=True)}) == 1:
+            counted[name] = f"{values[0]}..{values[-1]}"
+    return counted
 
 
 def _pairs(variables: Mapping[str, str]) -> str:
