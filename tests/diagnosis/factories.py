@@ -66,14 +66,15 @@ def samples(*threads: Thread, times: int = 2, source: str = "py-spy") -> tuple[S
 
 
 def process(
-    syscall: Syscall | str | None = None, *, cpu: float = 0.0, io: int = 0, **fields: Any
+    syscall: Syscall | str | None = None, *, cpu: float = 0.0, io: int = 0, sleeps: int = 0, **fields: Any
 ) -> tuple[ProcessSample, ...]:
-    """Two looks at a process, half a second apart, with that much processor time and that many bytes in between."""
+    """Two looks at a process, half a second apart, with that much processor time, that many bytes and that many
+    sleeps of the main thread in between."""
     call = Syscall(syscall) if isinstance(syscall, str) else syscall
     values = {"state": "S", "rss_bytes": 1 << 28, "write_bytes": 0, "syscall": call, **fields}
     return (
-        ProcessSample(at=NOW - 0.5, cpu_s=5.0, read_bytes=100, **values),
-        ProcessSample(at=NOW, cpu_s=5.0 + cpu, read_bytes=100 + io, **values),
+        ProcessSample(at=NOW - 0.5, cpu_s=5.0, read_bytes=100, sleeps=30, **values),
+        ProcessSample(at=NOW, cpu_s=5.0 + cpu, read_bytes=100 + io, sleeps=30 + sleeps, **values),
     )
 
 

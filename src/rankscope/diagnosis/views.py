@@ -11,6 +11,8 @@ from rankscope.evidence.model import ChildProcess, Frame, ProcessSample, RankEvi
 LIFE_CPU_SHARE = 0.05
 """Share of one core above which a process is at work; below lie polling loops and background threads."""
 LIFE_IO_BYTES_PER_S = 4096
+_SLEEPS_OF_A_LOOP = 4
+_WORK_CPU_SHARE = 0.02
 NO_LINE = "a line that was not recorded"
 """Said of calls that torch's own C++ issued, and of ranks whose notes are lost."""
 
@@ -84,6 +86,18 @@ def moving(seen: RankEvidence | ChildProcess) -> bool:
         or (rate is not None and rate >= LIFE_IO_BYTES_PER_S)
         or same_stack(seen) is False
     )
+
+
+def works_through(seen: RankEvidence) -> bool:
+    """The main thread went to sleep again and again between the samples, and used the processor: it came and went,
+    though every sample happened to find it on the same line. A wait that polls sleeps often too, but does no work; one
+    that spins works, but does not sleep."""
+    sleeps = [sample.sleeps for sample in seen.processes]
+    first, last = (sleeps[0], sleeps[-1]) if sleeps else (None, None)
+    share = cpu_share(seen.processes)
+    if first is None or last is None or share is None:
+        return False
+    return last - first >= _SLEEPS_OF_A_LOOP and share >= _WORK_CPU_SHARE
 
 
 def alive(rank: RankEvidence) -> bool:

@@ -136,7 +136,7 @@ def failed_in(seen: RankEvidence, timeline: Timeline) -> Wait | None:
 def _wait_by_stack(seen: RankEvidence) -> Wait | None:
     """Without the probe: the function of torch.distributed that the stack stands in. It proves nothing by itself."""
     thread = views.newest_main_thread(seen)
-    if thread is None or views.same_stack(seen) is False:
+    if thread is None or views.same_stack(seen) is False or views.works_through(seen):
         return None
     entered = [frame for frame in thread.frames if "/torch/distributed/distributed_c10d.py" in frame.file]
     frames = views.python_frames(thread.frames)

@@ -78,6 +78,9 @@ class ProcessSample:
     open_files: int | None = None
     open_files_limit: int | None = None
     sockets: tuple[str, ...] = ()
+    sleeps: int | None = None
+    """How often the main thread has gone to sleep so far: in one long wait once, in a loop of short ones again and
+    again."""
 
 
 @dataclass(frozen=True, slots=True)

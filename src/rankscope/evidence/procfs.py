@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -103,7 +104,18 @@ def sample_process(pid: int) -> ProcessSample:
         open_files=None if files is None else len(files),
         open_files_limit=_open_files_limit(pid),
         sockets=_unless_stuck(lambda: established_sockets(pid, files or {})) or (),
+        sleeps=_sleeps(pid),
     )
+
+
+def _sleeps(pid: int) -> int | None:
+    """Of the main thread alone: the kernel counts it per thread, and shows it here for the first one."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    found = re.search(r"^voluntary_ctxt_switches:\s+(\d+)$", status, re.MULTILINE)
+    return int(found[1]) if found else None
 
 
 def descendants(pid: int) -> list[int]:

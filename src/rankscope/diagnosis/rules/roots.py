@@ -9,7 +9,7 @@ from rankscope.diagnosis.rules.endings import Endings
 from rankscope.diagnosis.rules.stacks_only import explain_parted
 from rankscope.diagnosis.rules.standing import explain_standing
 from rankscope.diagnosis.waiting import just_entered
-from rankscope.diagnosis.waits import WaitGraph
+from rankscope.diagnosis.waits import State, WaitGraph
 from rankscope.evidence.model import Evidence, RankEvidence
 
 
@@ -26,9 +26,11 @@ def explain_roots(evidence: Evidence, graph: WaitGraph, endings: Endings) -> Fin
         if state.seen is None or state.kind != "elsewhere" or just_entered(state.seen, evidence):
             continue
         found.append(explain_standing(state.seen, evidence, graph.waiters_of(rank)))
-    blind = [rank for rank in roots if graph.states[rank].kind == "unknown"]
-    if blind:
-        return _blind(blind, graph)
+    unknown = [graph.states[rank] for rank in roots if graph.states[rank].kind == "unknown"]
+    if any(state.seen is not None and _goes_on(state.seen) for state in unknown):
+        return None  # it goes on, and may come to what the others wait in at any moment
+    if unknown:
+        return _blind(unknown, graph)
     if not found:
         return _broken(evidence, endings) if endings.victims else None
     stuck = [finding for finding in found if finding.outcome == "hang"] or found
@@ -140,16 +142,27 @@ def _timed_out(finding: Finding, endings: Endings) -> Finding:
     )
 
 
-def _blind(ranks: list[int], graph: WaitGraph) -> Finding:
+def _goes_on(seen: RankEvidence) -> bool:
+    return views.same_stack(seen) is False or views.works_through(seen)
+
+
+def _blind(unknown: list[State], graph: WaitGraph) -> Finding:
+    ranks = [state.rank for state in unknown]
+    unseen = [state.rank for state in unknown if state.seen is None]
+    told = "of which nothing could be seen from here" if unseen else "of which nothing tells what it waits for itself"
     return Finding(
         outcome="hang",
         cause="rank-missing",
         certainty="possible",
         culprits=(),
         summary=f"{views.ranks_text(graph.waiting())} {views.verb(graph.waiting(), 'wait')} for "
-        f"{views.ranks_text(ranks)}, of which nothing could be seen from here",
-        because=(f"no evidence of {views.ranks_text(ranks)}",),
-        fix=("look at the host of the missing ranks: is the process alive, does its log go on?",),
+        f"{views.ranks_text(ranks)}, {told}",
+        because=(f"no evidence of {views.ranks_text(unseen)}",)
+        if unseen
+        else (f"{views.ranks_text(ranks)} {views.verb(ranks, 'stand')} in torch, and no record of its calls is there",),
+        fix=("look at the host of the missing ranks: is the process alive, does its log go on?",)
+        if unseen
+        else ("start the job with `rankscope run`: the ranks' calls are then on record",),
     )
 
 
