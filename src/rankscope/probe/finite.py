@@ -9,7 +9,6 @@ incident.
 
 from __future__ import annotations
 
-import functools
 import math
 import sys
 import time
@@ -18,12 +17,13 @@ from collections.abc import Callable
 from types import CodeType, FrameType, ModuleType
 from typing import Any, NamedTuple
 
-from rankscope.probe import parameters
+from rankscope.probe import parameters, replicas
 from rankscope.probe.batches import Batches
 from rankscope.probe.device_clock import DeviceClock
 from rankscope.probe.late_values import LateValues
 from rankscope.probe.page import Page
 from rankscope.probe.phases import PhaseClock
+from rankscope.probe.replicas import CHECKSUM_EVERY, Replica
 from rankscope.probe.sites import is_user_file, user_frames
 
 _SHARE = 0.001
@@ -31,9 +31,6 @@ _SHARE = 0.001
 _GPU_PAUSE_S = 2.0
 _MOST_SEARCHES = 8
 """A program may live with losses that are not finite; searching each time would slow it down."""
-_CHECKSUM_EVERY = 32
-_CHECKSUM_VALUES = 16_384
-
 
 _LATE_ORDER = ("parameter", "loss", "gradient", "gradients")
 
@@ -65,19 +62,6 @@ class _Suspicion(NamedTuple):
     frames: Frames = ()
 
 
-class _Replica:
-    """A model that DistributedDataParallel keeps equal on the ranks of a group."""
-
-    def __init__(self, module: Any, group: str, shared: list[tuple[str, Any]]) -> None:
-        self.module = weakref.ref(module)
-        self.group = group
-        self.shared = [(name, weakref.ref(parameter)) for name, parameter in shared]
-        self.dense = False
-        """The gradient that is looked at is a plain one on the CPU."""
-        self.unsynced = False
-        """The last backward pass before a checksum was not reduced."""
-
-
 class FiniteChecks:
     """The hooks; each keeps its own faults to itself."""
 
@@ -100,7 +84,7 @@ class FiniteChecks:
         """Inputs held NaN while all was well: they do by design."""
         self._optimizers: dict[int, weakref.ref[Any]] = {}
         self._sentinel: weakref.ref[Any] | None = None
-        self.replicas: list[_Replica] = []
+        self.replicas: list[Replica] = []
         self._step_frames: Frames = ()
         self._sample_at = 0.0
         self._backwards = 0
@@ -144,7 +128,7 @@ class FiniteChecks:
             self.suspicion is None
             and self._late is None
             and self.replicas
-            and self._page.steps % _CHECKSUM_EVERY != 0
+            and self._page.steps % CHECKSUM_EVERY != 0
             and id(optimizer) in self._optimizers
             and time.perf_counter() < self._sample_at
         ):
@@ -261,7 +245,7 @@ class FiniteChecks:
         self._read_late()
         if not self.looking:
             return
-        if self._page.steps % _CHECKSUM_EVERY == 0 and self._page.steps:
+        if self._page.steps % CHECKSUM_EVERY == 0 and self._page.steps:
             self._write_checksums()
         if getattr(optimizer, "found_inf", None) is not None:
             return  # a gradient scaler has looked, and the step itself is skipped where it must be
@@ -382,17 +366,9 @@ class FiniteChecks:
         return parameters.bad_names(self._torch, trained, self._modules())
 
     def _add_replica(self, module: Any) -> None:
-        torch = self._torch
-        ignored = set(getattr(module, "parameters_to_ignore", ()))
-        shared = [
-            (name, each)
-            for name, each in module.module.named_parameters()
-            if each.requires_grad and name not in ignored and parameters.readable(parameters.plain(each))
-        ]
-        group = getattr(module.process_group, "group_name", "")
-        replica = _Replica(module, group, shared)
+        torch, replica = self._torch, Replica(module)
         self.replicas.append(replica)
-        sentinel = parameters.sentinel_of([each for _, each in shared])
+        sentinel = parameters.sentinel_of(parameters.alive(each for _, each in replica.shared))
         if sentinel is None:
             return
         self._sentinel = weakref.ref(sentinel)
@@ -405,13 +381,13 @@ class FiniteChecks:
         accumulator.register_prehook(self._own_gradient_hook(replica))
         self.deferring = all(each.dense for each in self.replicas)
 
-    def _own_gradient_hook(self, replica: _Replica) -> Callable[[tuple[Any, ...]], None]:
+    def _own_gradient_hook(self, replica: Replica) -> Callable[[tuple[Any, ...]], None]:
         page, clock, modes, transformed, tensor = self._page, self._clock, self._modes, self._transformed, self.tensor
 
         def own_gradient(gradients: tuple[Any, ...]) -> None:
             if clock.timed:
                 clock.own_gradients_done()
-            if page.steps % _CHECKSUM_EVERY == 0:
+            if page.steps % CHECKSUM_EVERY == 0:
                 module = replica.module()
                 replica.unsynced = module is not None and not module.require_backward_grad_sync
             args, self.losses = self.losses, None
@@ -440,26 +416,12 @@ class FiniteChecks:
         return own_gradient
 
     def _write_checksums(self) -> None:
-        """Of one parameter a time, in turn: replicas that are no longer equal show within some rounds."""
-        torch, step = self._torch, self._page.steps
-        for number, replica in enumerate(self.replicas):
-            module = replica.module()
-            if module is None or not replica.shared or getattr(module, "_comm_hooks", None):
-                continue
-            if replica.unsynced:
-                replica.shared = []  # steps between reductions: replicas differ by design
-                continue
-            name, reference = replica.shared[step // _CHECKSUM_EVERY % len(replica.shared)]
-            parameter = reference()
-            if parameter is None or not parameter.is_contiguous():
-                continue
-            with torch.no_grad():
-                value = parameter.detach().reshape(-1)[:_CHECKSUM_VALUES].abs().sum(dtype=torch.float32)
-            label = name if number == 0 else f"{name} of model {number}"
+        step = self._page.steps
+        for group, name, value in replicas.checksums(self._torch, self.replicas, step):
             if value.is_cpu:
-                self._page.checksum(step, float(value), replica.group, label)
-            elif not torch.cuda.is_current_stream_capturing():
-                self._send(value, _LateChecksum(step, replica.group, label))
+                self._page.checksum(step, float(value), group, name)
+            elif not self._torch.cuda.is_current_stream_capturing():
+                self._send(value, _LateChecksum(step, group, name))
 
     # Notes.
 

@@ -129,7 +129,7 @@ class Rhythm:
 
         return _pre_forward
 
-    def backward(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def backward(self, function: Callable[..., Any]) -> Callable[..., Any]:  # noqa: PLR0915  one function per event
         """For the function that runs autograd's engine: recorded as a call, timed, its loss looked at."""
         page, calls, clock, finite = self._page, self._calls, self._clock, self._finite
         place, depths, next_call = calls.sites().place, calls.depths, page.next_call
@@ -138,7 +138,7 @@ class Rhythm:
         seen = NOWHERE
 
         @functools.wraps(function)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:  # noqa: PLR0912, PLR0915  one function per event
             nonlocal seen
             if not calls.enabled:
                 return function(*args, **kwargs)

@@ -104,7 +104,6 @@ class Sites:
                 self._kept.append(outer.f_code)
         return number
 
-
     def place(self, frame: FrameType) -> Place:
         """The code is None where it does not tell the site: the user's function was called by somebody else, who may
         have been called from one or another of the user's lines."""
