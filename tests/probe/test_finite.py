@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import torch
@@ -15,9 +16,11 @@ from rankscope.evidence.model import NonFinite
 from rankscope.evidence.pages import read_heartbeat, read_page
 from rankscope.probe import numerics
 from rankscope.probe import page as page_module
+from rankscope.probe.calls import CallRecorder
 from rankscope.probe.finite import FiniteChecks
 from rankscope.probe.page import Page
 from rankscope.probe.phases import PhaseClock
+from rankscope.probe.rhythm import Rhythm
 
 
 class Loop:
@@ -259,6 +262,53 @@ def test_gradient_of_a_replicated_model_is_seen_before_it_is_reduced(tmp_path: P
     assert (note.kind, note.step, note.local) == ("gradient", 1, True)
     assert note.tensors[0] == "0.weight"
     assert note.site[0].function == "test_gradient_of_a_replicated_model_is_seen_before_it_is_reduced"
+
+
+def replicated(folder: Path) -> tuple[Loop, Callable[[torch.Tensor], None]]:
+    """A loop over a replicated model, and its backward passes as the probe has them run."""
+    loop = Loop(folder, nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))))
+    loop.checks.replicated(loop.model)
+    rhythm = Rhythm(loop.page, CallRecorder(loop.page), cast(Any, None), PhaseClock(loop.page), loop.checks)
+    run = rhythm.backward(lambda losses: losses[0].backward())
+    return loop, lambda loss: run((loss,))
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_loss_of_a_replicated_model_is_looked_at_with_its_first_gradient(tmp_path: Path) -> None:
+    loop, backward = replicated(tmp_path)
+    for value in (1.0, math.nan):
+        inputs = good()
+        loop.checks.fed("batch", inputs)
+        backward((loop.model(inputs) * value).sum())
+        assert loop.checks.losses is None
+        loop.step()
+    (note,) = loop.notes()
+    assert (note.kind, note.step, note.local, note.tensors[0]) == ("loss", 1, True, "0.weight")
+    assert note.site[-1].function == "test_loss_of_a_replicated_model_is_looked_at_with_its_first_gradient"
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_loss_whose_gradients_never_come_is_looked_at_all_the_same(tmp_path: Path) -> None:
+    loop, backward = replicated(tmp_path)
+    elsewhere = torch.ones(1, requires_grad=True)
+    backward((elsewhere * math.nan).sum())
+    assert read_heartbeat(Path(loop.page.path)).bad_losses == 1
+    spent = (elsewhere * math.inf).sum()
+    spent.backward()  # type: ignore[no-untyped-call]
+    with pytest.raises(RuntimeError, match="second time"):
+        backward(spent)
+    assert read_heartbeat(Path(loop.page.path)).bad_losses == 2
+    assert loop.checks.losses is None
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_backward_pass_inside_another_does_not_hide_the_loss_of_the_outer(tmp_path: Path) -> None:
+    loop, backward = replicated(tmp_path)
+    inner = (torch.ones(1, requires_grad=True) * 2.0).sum()
+    out = loop.model(good())
+    out.register_hook(lambda _gradient: backward(inner))
+    backward((out * math.nan).sum())
+    assert read_heartbeat(Path(loop.page.path)).bad_losses == 1
 
 
 @pytest.mark.usefixtures("one_rank")

@@ -51,6 +51,8 @@ class CallRecorder:
         self._dtypes: dict[Any, int] = {}
         self.told_before: dict[str, tuple[Callable[[tuple[Any, ...], dict[str, Any]], None], ...]] = {}
         self.told_after: dict[str, tuple[Callable[[bool], None], ...]] = {}
+        self.backward_heard = False
+        """Somebody listens to backward passes."""
         self.on_left: Callable[[str, float, int], None] | None = None
         """Told of each outermost call that was left, other than backward passes: name, seconds, thread."""
         self.enabled = True
@@ -58,15 +60,21 @@ class CallRecorder:
     def before(self, op: str, first: Callable[[tuple[Any, ...], dict[str, Any]], None]) -> None:
         """Call `first` with the arguments whenever `op` is about to be called."""
         self.told_before[op] = (*self.told_before.get(op, ()), first)
+        self._listeners_changed()
 
     def after(self, op: str, then: Callable[[bool], None]) -> None:
         """Call `then` whenever `op` has been called, with whether it failed."""
         self.told_after[op] = (*self.told_after.get(op, ()), then)
+        self._listeners_changed()
 
     def forget(self, op: str, *listeners: Callable[..., None]) -> None:
         """These are called no more; others that listen to `op` are."""
         self.told_before[op] = tuple(each for each in self.told_before.get(op, ()) if each not in listeners)
         self.told_after[op] = tuple(each for each in self.told_after.get(op, ()) if each not in listeners)
+        self._listeners_changed()
+
+    def _listeners_changed(self) -> None:
+        self.backward_heard = bool(self.told_before.get(BACKWARD) or self.told_after.get(BACKWARD))
 
     def sites(self) -> Sites:
         return self._sites

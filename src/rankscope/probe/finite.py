@@ -9,7 +9,6 @@ incident.
 
 from __future__ import annotations
 
-import functools
 import math
 import sys
 import time
@@ -18,12 +17,13 @@ from collections.abc import Callable
 from types import CodeType, FrameType, ModuleType
 from typing import Any, NamedTuple
 
-from rankscope.probe import parameters
+from rankscope.probe import parameters, replicas
 from rankscope.probe.batches import Batches
 from rankscope.probe.device_clock import DeviceClock
 from rankscope.probe.late_values import LateValues
 from rankscope.probe.page import Page
 from rankscope.probe.phases import PhaseClock
+from rankscope.probe.replicas import CHECKSUM_EVERY, Replica
 from rankscope.probe.sites import is_user_file, user_frames
 
 _SHARE = 0.001
@@ -31,9 +31,6 @@ _SHARE = 0.001
 _GPU_PAUSE_S = 2.0
 _MOST_SEARCHES = 8
 """A program may live with losses that are not finite; searching each time would slow it down."""
-_CHECKSUM_EVERY = 32
-_CHECKSUM_VALUES = 16_384
-
 
 _LATE_ORDER = ("parameter", "loss", "gradient", "gradients")
 
@@ -65,19 +62,6 @@ class _Suspicion(NamedTuple):
     frames: Frames = ()
 
 
-class _Replica:
-    """A model that DistributedDataParallel keeps equal on the ranks of a group."""
-
-    def __init__(self, module: Any, group: str, shared: list[tuple[str, Any]]) -> None:
-        self.module = weakref.ref(module)
-        self.group = group
-        self.shared = [(name, weakref.ref(parameter)) for name, parameter in shared]
-        self.dense = False
-        """The gradient that is looked at is a plain one on the CPU."""
-        self.unsynced = False
-        """The last backward pass before a checksum was not reduced."""
-
-
 class FiniteChecks:
     """The hooks; each keeps its own faults to itself."""
 
@@ -86,19 +70,21 @@ class FiniteChecks:
         self._clock = clock
         self._torch: Any = None
         self.tensor: Any = None
-        self._calm = False
-        """The backward pass under way began outside of modes and transformations."""
+        self.deferring = False
+        """Losses are looked at together with the own gradient: what the one loads into the caches the other finds."""
+        self.losses: tuple[Any, ...] | None = None
+        """The arguments of a backward pass whose loss is still to be looked at."""
         self.looking = False
         """From the import of torch until a note was left (what follows is its consequence) or a hook failed."""
         self._late: LateValues | None = None
         self.batches = Batches()
-        self._suspicion: _Suspicion | None = None
+        self.suspicion: _Suspicion | None = None
         self._searches = 0
         self._usual_inputs = False
         """Inputs held NaN while all was well: they do by design."""
         self._optimizers: dict[int, weakref.ref[Any]] = {}
         self._sentinel: weakref.ref[Any] | None = None
-        self.replicas: list[_Replica] = []
+        self.replicas: list[Replica] = []
         self._step_frames: Frames = ()
         self._sample_at = 0.0
         self._backwards = 0
@@ -110,7 +96,7 @@ class FiniteChecks:
         self.looking = True
         self.tensor = torch.Tensor
         self._modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
-        self._transformation: Callable[[], Any] = torch._C._functorch.peek_interpreter_stack
+        self._transformed: Callable[[], bool] = torch._C._are_functorch_transforms_active
 
     # What the hooks call.
 
@@ -121,34 +107,28 @@ class FiniteChecks:
     def backward_begins(self, args: tuple[Any, ...]) -> None:
         if not self.looking:
             return
-        losses = args[0] if args else ()
-        self._calm = self._modes() == 0 and self._transformation() is None
-        # The usual case without another function called: one finite number on the CPU.
-        if self._suspicion is None and type(losses) is tuple and len(losses) == 1 and type(losses[0]) is self.tensor:
-            loss = losses[0]
-            try:
-                if self._calm and loss.is_cpu and loss.numel() == 1:
-                    value = loss.item()
-                    if value - value == 0.0:  # neither NaN nor infinite
-                        self._backwards += 1
-                        return
-            except Exception as error:  # noqa: BLE001  noted on the page and shown in the report
-                self._give_up(error)
-        self._guarded(self._look_at_losses, losses)
+        self._guarded(self._look_at_losses, args)
 
     def backward_done(self) -> None:
+        """After each pass without replicas, and where no own gradient came by since the loss was handed over."""
+        self.backward_failed()
         if self.looking and not self.replicas and self._sentinel is not None:
             self._guarded(self._look_at_own_gradient)
+
+    def backward_failed(self) -> None:
+        losses, self.losses = self.losses, None
+        if losses is not None:
+            self._guarded(self._look_at_losses, losses)
 
     def step_begins(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if not self.looking:
             return
         # Most steps of replicas on a CPU: their own gradients were looked at; neither a sample nor a sum is due.
         if (
-            self._suspicion is None
+            self.suspicion is None
             and self._late is None
             and self.replicas
-            and self._page.steps % _CHECKSUM_EVERY != 0
+            and self._page.steps % CHECKSUM_EVERY != 0
             and id(optimizer) in self._optimizers
             and time.perf_counter() < self._sample_at
         ):
@@ -164,7 +144,7 @@ class FiniteChecks:
             return
         try:
             # A mode of the program would see what we compute; inside of a transformation there are no values.
-            if self._modes() == 0 and self._transformation() is None:
+            if not (self._modes() or self._transformed()):
                 action(*args)
         except Exception as error:  # noqa: BLE001  noted on the page and shown in the report
             self._give_up(error)
@@ -175,10 +155,11 @@ class FiniteChecks:
 
     # Losses.
 
-    def _look_at_losses(self, losses: Any) -> None:
+    def _look_at_losses(self, args: tuple[Any, ...]) -> None:
+        losses = args[0] if args else ()
         self._backwards += 1
-        if self._suspicion is not None and self._forgotten():
-            self._suspicion = None
+        if self.suspicion is not None and self._forgotten():
+            self.suspicion = None
         for loss in losses if isinstance(losses, (list, tuple)) else (losses,):
             if not loss.is_floating_point() or loss.numel() != 1:
                 continue
@@ -214,7 +195,7 @@ class FiniteChecks:
 
     def _suspect_loss(self, value: float) -> None:
         self._page.bad_loss()
-        if self._suspicion is not None or self._searches >= _MOST_SEARCHES:
+        if self.suspicion is not None or self._searches >= _MOST_SEARCHES:
             return
         self._searches += 1
         step, word = self._page.steps, parameters.word(value)
@@ -223,7 +204,7 @@ class FiniteChecks:
         if count:
             self._note_parameters(step, bad, names, count, self._step_frames if step else frames)
             return
-        self._suspicion = self._of_input(step, frames) or _Suspicion("loss", step, word, frames=frames)
+        self.suspicion = self._of_input(step, frames) or _Suspicion("loss", step, word, frames=frames)
 
     def _of_input(self, step: int, frames: Frames) -> _Suspicion | None:
         found = None if self._usual_inputs else self.batches.bad(self._torch, step)
@@ -242,7 +223,7 @@ class FiniteChecks:
             self._look_at_gradient(gradient)
 
     def _look_at_gradient(self, gradient: Any) -> None:
-        if self._suspicion is not None:
+        if self.suspicion is not None:
             return
         if gradient.is_cuda:
             if not self._torch.cuda.is_current_stream_capturing():
@@ -252,7 +233,7 @@ class FiniteChecks:
             if value is not None:
                 # On the CPU the engine runs in the thread that called it.
                 frames = tuple(user_frames(sys._getframe(1)))
-                self._suspicion = _Suspicion("gradient", self._page.steps, value, frames=frames)
+                self.suspicion = _Suspicion("gradient", self._page.steps, value, frames=frames)
 
     def _look_before_step(self, optimizer: Any) -> None:
         if id(optimizer) not in self._optimizers:
@@ -264,11 +245,11 @@ class FiniteChecks:
         self._read_late()
         if not self.looking:
             return
-        if self._page.steps % _CHECKSUM_EVERY == 0 and self._page.steps:
+        if self._page.steps % CHECKSUM_EVERY == 0 and self._page.steps:
             self._write_checksums()
         if getattr(optimizer, "found_inf", None) is not None:
             return  # a gradient scaler has looked, and the step itself is skipped where it must be
-        if self._suspicion is not None or self._sampled_bad(optimizer) or self._applied_bad():
+        if self.suspicion is not None or self._sampled_bad(optimizer) or self._applied_bad():
             self._confirm(optimizer)
 
     def _applied_bad(self) -> bool:
@@ -317,10 +298,10 @@ class FiniteChecks:
         """The optimizer is about to apply these gradients."""
         looked_at = [(p, p.grad) for p in parameters.optimizer_parameters(optimizer) if p.grad is not None]
         names, count, value = parameters.bad_names(self._torch, looked_at, self._modules())
-        suspicion = self._suspicion
+        suspicion = self.suspicion
         if count == 0:
             if suspicion is not None and self._page.steps - suspicion.step >= len(self._optimizers) - 1:
-                self._suspicion = None  # it never reached an optimizer
+                self.suspicion = None  # it never reached an optimizer
             return
         if suspicion is None:
             self._note("gradient", self._page.steps, value, names, count, local=False, frames=self._step_frames)
@@ -368,7 +349,7 @@ class FiniteChecks:
                 self._note_suspicion(suspicion, names, count)
             elif first.backward == self._backwards:
                 # Not applied yet: the gradients of the step that begins now will tell.
-                self._suspicion = suspicion
+                self.suspicion = suspicion
 
     # Parameters.
 
@@ -385,17 +366,9 @@ class FiniteChecks:
         return parameters.bad_names(self._torch, trained, self._modules())
 
     def _add_replica(self, module: Any) -> None:
-        torch = self._torch
-        ignored = set(getattr(module, "parameters_to_ignore", ()))
-        shared = [
-            (name, each)
-            for name, each in module.module.named_parameters()
-            if each.requires_grad and name not in ignored and parameters.readable(parameters.plain(each))
-        ]
-        group = getattr(module.process_group, "group_name", "")
-        replica = _Replica(module, group, shared)
+        torch, replica = self._torch, Replica(module)
         self.replicas.append(replica)
-        sentinel = parameters.sentinel_of([each for _, each in shared])
+        sentinel = parameters.sentinel_of(parameters.alive(each for _, each in replica.shared))
         if sentinel is None:
             return
         self._sentinel = weakref.ref(sentinel)
@@ -405,48 +378,50 @@ class FiniteChecks:
         with torch.enable_grad():
             # The node that adds this parameter's gradient up; the reducer takes it over only after that.
             accumulator = sentinel.view_as(sentinel).grad_fn.next_functions[0][0]
-        accumulator.register_prehook(functools.partial(self._own_gradient, replica))
+        accumulator.register_prehook(self._own_gradient_hook(replica))
+        self.deferring = all(each.dense for each in self.replicas)
 
-    def _own_gradient(self, replica: _Replica, gradients: tuple[Any, ...]) -> None:
-        if self._clock.timed:
-            self._clock.own_gradients_done()
-        if self._page.steps % _CHECKSUM_EVERY == 0:
-            module = replica.module()
-            replica.unsynced = module is not None and not module.require_backward_grad_sync
-        if not self.looking or self._suspicion is not None or gradients[0] is None:
-            return
-        gradient = gradients[0]
-        # The usual case without another function called: a small dense gradient on the CPU whose sum is finite.
-        if self._calm and replica.dense:
-            try:
-                total = gradient.sum().item()
-                if total - total == 0.0:
-                    return
-            except Exception as error:  # noqa: BLE001  noted on the page and shown in the report
-                self._give_up(error)
-        self._guarded(self._look_at_gradient, gradient)
+    def _own_gradient_hook(self, replica: Replica) -> Callable[[tuple[Any, ...]], None]:
+        page, clock, modes, transformed, tensor = self._page, self._clock, self._modes, self._transformed, self.tensor
+
+        def own_gradient(gradients: tuple[Any, ...]) -> None:
+            if clock.timed:
+                clock.own_gradients_done()
+            if page.steps % CHECKSUM_EVERY == 0:
+                module = replica.module()
+                replica.unsynced = module is not None and not module.require_backward_grad_sync
+            args, self.losses = self.losses, None
+            if not self.looking:
+                return
+            gradient = gradients[0]
+            # The usual case without another function called: a small dense gradient on the CPU whose sum is finite,
+            # and one loss that is.
+            if args and replica.dense and self.suspicion is None and gradient is not None:
+                losses = args[0]
+                try:
+                    if type(losses) is tuple and len(losses) == 1 and not (modes() or transformed()):
+                        loss = losses[0]
+                        if type(loss) is tensor and loss.is_cpu and loss.numel() == 1:
+                            total = gradient.sum().item() + loss.item()
+                            if total - total == 0.0:  # neither NaN nor infinite
+                                self._backwards += 1
+                                return
+                except Exception as error:  # noqa: BLE001  noted on the page and shown in the report
+                    self._give_up(error)
+            if args is not None:
+                self._guarded(self._look_at_losses, args)
+            if gradient is not None:
+                self._guarded(self._look_at_gradient, gradient)
+
+        return own_gradient
 
     def _write_checksums(self) -> None:
-        """Of one parameter a time, in turn: replicas that are no longer equal show within some rounds."""
-        torch, step = self._torch, self._page.steps
-        for number, replica in enumerate(self.replicas):
-            module = replica.module()
-            if module is None or not replica.shared or getattr(module, "_comm_hooks", None):
-                continue
-            if replica.unsynced:
-                replica.shared = []  # steps between reductions: replicas differ by design
-                continue
-            name, reference = replica.shared[step // _CHECKSUM_EVERY % len(replica.shared)]
-            parameter = reference()
-            if parameter is None or not parameter.is_contiguous():
-                continue
-            with torch.no_grad():
-                value = parameter.detach().reshape(-1)[:_CHECKSUM_VALUES].abs().sum(dtype=torch.float32)
-            label = name if number == 0 else f"{name} of model {number}"
+        step = self._page.steps
+        for group, name, value in replicas.checksums(self._torch, self.replicas, step):
             if value.is_cpu:
-                self._page.checksum(step, float(value), replica.group, label)
-            elif not torch.cuda.is_current_stream_capturing():
-                self._send(value, _LateChecksum(step, replica.group, label))
+                self._page.checksum(step, float(value), group, name)
+            elif not self._torch.cuda.is_current_stream_capturing():
+                self._send(value, _LateChecksum(step, group, name))
 
     # Notes.
 

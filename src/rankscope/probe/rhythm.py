@@ -19,25 +19,25 @@ from rankscope.probe.calls import BACKWARD, CallRecorder
 from rankscope.probe.finite import FiniteChecks
 from rankscope.probe.first_step import FirstStep
 from rankscope.probe.page import (
-    CALL,
-    COUNTERS,
-    COUNTERS_AND_LOADER,
-    COUNTERS_OFFSET,
+    CALL_WORDS,
+    COUNTERS_WORD,
     LOADER_EXHAUSTED,
     LOADER_GAVE,
     LOADER_WAITING,
-    RING_OFFSET,
+    LOADER_WORD,
     RING_SLOTS,
+    RING_WORD,
     Page,
-    pack_u64,
 )
 from rankscope.probe.phases import DATA, PhaseClock
+from rankscope.probe.sites import NOWHERE
 
-_write_call = CALL.pack_into
-_write_counters = COUNTERS.pack_into
-_write_loader = COUNTERS_AND_LOADER.pack_into
+_CHANGED, _STEPS, _BATCHES, _CALLS = range(COUNTERS_WORD, COUNTERS_WORD + 4)
+_LOADER_BATCHES, _LOADER_NUMBER, _LOADER_STATE, _LOADER_TIME = range(LOADER_WORD, LOADER_WORD + 4)
+_WAITING, _GAVE = LOADER_WAITING << 32, LOADER_GAVE << 32
+# The parts of a call's record that are the same for all backward passes: no peer, no tensor.
+_NO_PEER, _NO_TENSOR = 2**64 - 1, 2**32 - 1
 _frame_of = sys._getframe
-_now = time.perf_counter
 _time = time.time_ns
 
 
@@ -58,31 +58,47 @@ class Rhythm:
     def next_batch(self, advance: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """For `__next__` of the data loaders' iterators."""
         page, first, clock, finite = self._page, self._first, self._clock, self._finite
-        site_of, batches = self._calls.sites().number, finite.batches
-        numbers: dict[int, int] = {}
+        place, batches = self._calls.sites().place, finite.batches
+        loader = number = -1
+        seen = NOWHERE
 
         def __next__(iterator: Any) -> Any:
+            nonlocal loader, number, seen
             yielded = iterator._num_yielded
-            number = numbers.get(id(iterator), -1)
-            if yielded == 0 or number < 0:
-                numbers.clear()
-                number = numbers[id(iterator)] = self._loaders
+            if yielded == 0 or loader != id(iterator):
+                loader, number = id(iterator), self._loaders
                 self._loaders += 1
-            workers, site, since = iterator._num_workers, site_of(_frame_of(1)), _time()
-            state = (yielded, number, workers, site, LOADER_WAITING, since)
-            _write_loader(page.map, COUNTERS_OFFSET, since, page.steps, page.batches, page.calls, *state)
+            frame = _frame_of(1)
+            outer = frame.f_back
+            site, _, code, lasti, outer_code, outer_lasti = seen
+            if (
+                frame.f_code is not code
+                or frame.f_lasti != lasti
+                or (outer_code is not None if outer is None else outer.f_code is not outer_code)
+                or (outer is not None and outer.f_lasti != outer_lasti)
+            ):
+                seen = place(frame)
+                site = seen[0]
+            words, since = page.words, _time()
+            words[_LOADER_TIME] = words[_CHANGED] = since
+            words[_LOADER_BATCHES] = yielded
+            words[_LOADER_NUMBER] = number | iterator._num_workers << 32
+            words[_LOADER_STATE] = site | _WAITING
             if not first.done_with_batches:
                 first.batch_asked()
             try:
                 batch = advance(iterator)
             except StopIteration:
-                page.loader(yielded, number, workers, site, LOADER_EXHAUSTED)
+                page.loader(yielded, number, iterator._num_workers, site, LOADER_EXHAUSTED)
                 first.batch_came(failed=True)
                 raise
             page.batches += 1
             now = _time()
-            state = (yielded + 1, number, workers, site, LOADER_GAVE, now)
-            _write_loader(page.map, COUNTERS_OFFSET, now, page.steps, page.batches, page.calls, *state)
+            words = page.words
+            words[_LOADER_TIME] = words[_CHANGED] = now
+            words[_BATCHES] = page.batches
+            words[_LOADER_BATCHES] = yielded + 1
+            words[_LOADER_STATE] = site | _GAVE
             if clock.since:
                 clock.seconds[DATA] += (now - since) * 1e-9
             if type(batch) is finite.tensor and not batches.keep:
@@ -113,53 +129,82 @@ class Rhythm:
 
         return _pre_forward
 
-    def backward(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def backward(self, function: Callable[..., Any]) -> Callable[..., Any]:  # noqa: PLR0915  one function per event
         """For the function that runs autograd's engine: recorded as a call, timed, its loss looked at."""
         page, calls, clock, finite = self._page, self._calls, self._clock, self._finite
-        site_of, depths, next_call = calls.sites().number, calls.depths, page.next_call
+        place, depths, next_call = calls.sites().place, calls.depths, page.next_call
         native_id, told_before, told_after = _thread.get_native_id, calls.told_before, calls.told_after
         name = page.text(BACKWARD)
+        seen = NOWHERE
 
         @functools.wraps(function)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:  # noqa: PLR0912, PLR0915  one function per event
+            nonlocal seen
             if not calls.enabled:
                 return function(*args, **kwargs)
             index = -1
             try:
                 if clock.timed:
                     clock.backward_begins()
-                if finite.looking:
+                if finite.deferring and finite.losses is None and finite.suspicion is None:
+                    finite.losses = args
+                elif finite.looking:
                     finite.backward_begins(args)
-                for first in told_before.get(BACKWARD, ()):
-                    first(args, kwargs)
+                if calls.backward_heard:
+                    for first in told_before.get(BACKWARD, ()):
+                        first(args, kwargs)
                 thread = native_id()
                 depth = depths.get(thread, 0)
                 depths[thread] = depth + 1
-                site, index, now = site_of(_frame_of(1)), next(next_call), _time()
+                site, above, code, lasti, outer_code, outer_lasti = seen
+                try:
+                    frame = _frame_of(above + 1)
+                except ValueError:
+                    frame = _frame_of(0)
+                outer = frame.f_back
+                if (
+                    frame.f_code is not code
+                    or frame.f_lasti != lasti
+                    or (outer_code is not None if outer is None else outer.f_code is not outer_code)
+                    or (outer is not None and outer.f_lasti != outer_lasti)
+                ):
+                    seen = place(_frame_of(1))
+                    site = seen[0]
+                index, now = next(next_call), _time()
                 page.calls = index + 1
-                at = RING_OFFSET + (index % RING_SLOTS) * CALL.size
-                _write_call(page.map, at, now, 0, 0, page.steps, name, 0, site, thread, -1, -1, 0, 0, depth, 0, 0)
-                _write_counters(page.map, COUNTERS_OFFSET, now, page.steps, page.batches, index + 1)
+                words, at = page.words, RING_WORD + index % RING_SLOTS * CALL_WORDS
+                words[at] = now
+                words[at + 1] = words[at + 2] = 0
+                words[at + 3] = page.steps
+                words[at + 4] = name
+                words[at + 5] = site | thread << 32
+                words[at + 6] = _NO_PEER
+                words[at + 7] = _NO_TENSOR
+                words[at + 8] = depth << 32
+                words[_CALLS] = index + 1
+                words[_CHANGED] = now
             except Exception as error:  # noqa: BLE001  noted on the page and shown in the report
                 calls.give_up(BACKWARD, error)
             try:
                 result = function(*args, **kwargs)
             except BaseException:
                 calls.end(BACKWARD, (index, thread) if index >= 0 else None, True)
+                finite.backward_failed()
                 raise
             try:
                 if index >= 0:
                     depths[thread] = depth
-                    now = _time()
+                    words, now = page.words, _time()
                     if page.calls - index < RING_SLOTS:
-                        pack_u64(page.map, at + 8, now)
-                    pack_u64(page.map, COUNTERS_OFFSET, now)
+                        words[at + 1] = now
+                    words[_CHANGED] = now
                 if clock.timed:
                     clock.backward_done()
-                if not finite.replicas:
+                if finite.losses is not None or not finite.replicas:
                     finite.backward_done()
-                for then in told_after.get(BACKWARD, ()):
-                    then(False)
+                if calls.backward_heard:
+                    for then in told_after.get(BACKWARD, ()):
+                        then(False)
             except Exception as error:  # noqa: BLE001  noted on the page and shown in the report
                 calls.give_up(BACKWARD, error)
             return result
@@ -170,8 +215,9 @@ class Rhythm:
         """For optimizers, when a step was made."""
         page, clock = self._page, self._clock
         page.steps += 1
-        now = _time()
-        _write_counters(page.map, COUNTERS_OFFSET, now, page.steps, page.batches, page.calls)
+        words, now = page.words, _time()
+        words[_STEPS] = page.steps
+        words[_CHANGED] = now
         if clock.timed:
             if self._first_step:
                 self._first_step = False

@@ -1,0 +1,50 @@
+"""Models that DistributedDataParallel keeps equal on the ranks of a group: checksums tell when they no longer are."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from rankscope.probe import parameters
+
+CHECKSUM_EVERY = 32
+"""Optimizer steps."""
+_CHECKSUM_VALUES = 16_384
+
+
+class Replica:
+    """One such model, as this rank holds it."""
+
+    def __init__(self, module: Any) -> None:
+        ignored = set(getattr(module, "parameters_to_ignore", ()))
+        self.module = weakref.ref(module)
+        self.group: str = getattr(module.process_group, "group_name", "")
+        self.shared = [
+            (name, weakref.ref(each))
+            for name, each in module.module.named_parameters()
+            if each.requires_grad and name not in ignored and parameters.readable(parameters.plain(each))
+        ]
+        self.dense = False
+        """The gradient that is looked at is a plain one on the CPU."""
+        self.unsynced = False
+        """The last backward pass before a checksum was not reduced."""
+
+
+def checksums(torch: Any, replicas: Iterable[Replica], step: int) -> Iterator[tuple[str, str, Any]]:
+    """Group, name and sum of one parameter a time, in turn: replicas that are no longer equal show within some
+    rounds. The sum is a tensor, where the parameter is."""
+    for number, replica in enumerate(replicas):
+        module = replica.module()
+        if module is None or not replica.shared or getattr(module, "_comm_hooks", None):
+            continue
+        if replica.unsynced:
+            replica.shared = []  # steps between reductions: replicas differ by design
+            continue
+        name, reference = replica.shared[step // CHECKSUM_EVERY % len(replica.shared)]
+        parameter = reference()
+        if parameter is None or not parameter.is_contiguous():
+            continue
+        with torch.no_grad():
+            value = parameter.detach().reshape(-1)[:_CHECKSUM_VALUES].abs().sum(dtype=torch.float32)
+        yield replica.group, name if number == 0 else f"{name} of model {number}", value
