@@ -105,7 +105,7 @@ def compare(starts: int, rounds: int, width: int, job: str = JOB) -> tuple[float
         plain += [before for before, _ in pairs]
         print(f"start {number + 1}: ratio {statistics.median(ratios[-1]):.4f}", flush=True)
     together = [each for one in ratios for each in one]
-    low, high = _interval(ratios)
+    low, high = interval(ratios)
     return statistics.median(together), low, high, 1e3 * statistics.median(plain), len(together)
 
 
@@ -133,17 +133,17 @@ def measure(
             if time.monotonic() > deadline or any(job.poll() is not None for job in jobs.values()):
                 raise SystemExit("a job did not come up")
             time.sleep(0.1)
-        trees = {name: _tree(job.pid) for name, job in jobs.items()}
+        trees = {name: processes_below(job.pid) for name, job in jobs.items()}
         for number in range(2 * rounds):
             # ABBA: whatever drifts, drifts for both.
             name, other = ("torchrun", "rankscope") if number % 4 in (0, 3) else ("rankscope", "torchrun")
-            _send(trees[other], signal.SIGSTOP)
-            _send(trees[name], signal.SIGCONT)
+            send(trees[other], signal.SIGSTOP)
+            send(trees[name], signal.SIGCONT)
             begin = time.perf_counter()
             time.sleep(TURN_S)
             turns[name].append((begin, time.perf_counter()))
         for name, tree in trees.items():
-            _send(tree, signal.SIGCONT)
+            send(tree, signal.SIGCONT)
             (folder / f"{name}.stop").touch()
         for name, job in jobs.items():
             if job.wait(60) != 0:
@@ -153,12 +153,12 @@ def measure(
     finally:
         for job in jobs.values():
             if job.poll() is None:
-                tree = _tree(job.pid)
-                _send(tree, signal.SIGKILL)
-                _send(tree, signal.SIGCONT)
+                tree = processes_below(job.pid)
+                send(tree, signal.SIGKILL)
+                send(tree, signal.SIGCONT)
 
 
-def _tree(pid: int) -> list[int]:
+def processes_below(pid: int) -> list[int]:
     children: dict[int, list[int]] = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -172,7 +172,7 @@ def _tree(pid: int) -> list[int]:
     return found
 
 
-def _send(pids: list[int], number: signal.Signals) -> None:
+def send(pids: list[int], number: signal.Signals) -> None:
     for pid in pids:
         try:
             os.kill(pid, number)
@@ -186,7 +186,7 @@ def _median_step(steps: list[tuple[float, float]], turn: tuple[float, float]) ->
     return statistics.median(inside) if len(inside) >= 5 else None
 
 
-def _interval(starts: list[list[float]]) -> tuple[float, float]:
+def interval(starts: list[list[float]]) -> tuple[float, float]:
     draw = random.Random(0)
     medians = sorted(
         statistics.median(each for one in draw.choices(starts, k=len(starts)) for each in draw.choices(one, k=len(one)))

@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import gc
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -31,6 +33,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+import step_time
 from rankscope.train.config import (
     CheckpointConfig,
     ModelConfig,
@@ -45,7 +48,7 @@ from rankscope.train.forensics.watch import FiniteWatch
 from rankscope.train.late_values import LateValues
 from rankscope.train.metrics import MetricsFile, Speeds, StepRecord
 from rankscope.train.optimizer import make_optimizer
-from rankscope.train.place import Place, choose_dtype, find_place, join_group
+from rankscope.train.place import Place, Spread, choose_dtype, find_place, join_group
 from rankscope.train.spread import attention_backend, build_model
 from rankscope.train.state.checkpointer import Checkpointer
 from rankscope.train.step import TrainStep
@@ -53,6 +56,8 @@ from rankscope.train.step import TrainStep
 RESULTS = Path(__file__).resolve().parent / "results"
 ROWS = 50304
 CHECKPOINT_EVERY = 10
+PACED_CHECKPOINT_EVERY = 100
+TURN_SETTLES_S = 0.5
 
 MODELS: dict[str, RunConfig] = {
     "gpt2-124m": RunConfig(
@@ -60,8 +65,8 @@ MODELS: dict[str, RunConfig] = {
         training=TrainingConfig(batch_size=64, grad_accum_nums=8),
     ),
     "gpt2-1.5b": RunConfig(
-        model=ModelConfig(layers=48, width=1600, heads=25, context_length=1024, vocab_size=ROWS),
-        training=TrainingConfig(batch_size=24, grad_accum_nums=8),
+        model=ModelConfig(layers=48, width=1600, heads=25, context_length=1024, vocab_size=ROWS, compile="whole"),
+        training=TrainingConfig(batch_size=24, grad_accum_nums=20),
     ),
     "llama-8b": RunConfig(
         system=SystemConfig(strategy="fsdp"),
@@ -183,60 +188,92 @@ class Instruments:
         )
 
 
-def measure(
-    name: str, changes: str, place: Place, *, windows: int, window_steps: int, instruments: bool
-) -> dict[str, Any]:
-    """One variant, from building the model to its figures."""
-    config, copies = changed(MODELS[name], changes)
-    began = time.monotonic()
-    rows = config.model.vocab_size or ROWS
-    spread_kind = "fsdp" if config.system.strategy == "fsdp" else "single"
-    if spread_kind == "fsdp" and not dist.is_initialized():
-        join_group(place, "fsdp", config.system)
-    dtype, _ = choose_dtype(config, place)
-    training = config.training
-    tokens = training.batch_size * training.grad_accum_nums * config.model.context_length
-    device_name = torch.cuda.get_device_name(place.device) if place.device.type == "cuda" else "CPU"
-    speeds = Speeds(tokens, flops_per_token(config.model, rows), 1, peak_flops(device_name))
+class Bench:
+    """A model that is trained, ready for its next step."""
+
+    def __init__(self, name: str, changes: str, place: Place, *, instruments: bool, folder: Path) -> None:
+        self.name, self.changes, self.place = name, changes, place
+        self.config, copies = changed(MODELS[name], changes)
+        config, training = self.config, self.config.training
+        self.rows = config.model.vocab_size or ROWS
+        self.kind: Spread = "fsdp" if config.system.strategy == "fsdp" else "single"
+        if self.kind == "fsdp" and not dist.is_initialized():
+            join_group(place, "fsdp", config.system)
+        self.dtype, _ = choose_dtype(config, place)
+        tokens = training.batch_size * training.grad_accum_nums * config.model.context_length
+        device_name = torch.cuda.get_device_name(place.device) if place.device.type == "cuda" else "CPU"
+        self.speeds = Speeds(tokens, flops_per_token(config.model, self.rows), 1, peak_flops(device_name))
+        self.spread = build_model(config, place, self.kind, self.rows, self.dtype, keep_copies=copies)
+        self.optimizer = make_optimizer(self.spread.model, training)
+        self.tools = Instruments(config, place, self.speeds, on=instruments, folder=folder)
+        fault = Fault(None, 0, place.device)
+        watch = self.tools.watch
+        self._stepper = TrainStep(self.spread, self.optimizer, training, place.device, 1, fault=fault, watch=watch)
+        self._source = batches(config, place.device)
+        self.steps = 0
+        for _ in range(3):  # compiles, allocates, chooses kernels
+            self.step()
+        synchronise(place)
+
+    def step(self, checkpoint_every: int = CHECKPOINT_EVERY) -> None:
+        self.tools.stepped(self.steps, self._stepper.run(self.steps, self._source, stop_wanted=False))
+        self.steps += 1
+        if self.tools.checkpointer is not None and self.steps > 3 and self.steps % checkpoint_every == 0:
+            self.tools.checkpointer.save(self.steps, self.spread.model, self.optimizer, None)
+
+
+@contextlib.contextmanager
+def readied(name: str, changes: str, place: Place, *, instruments: bool) -> Iterator[tuple[Bench, str]]:
+    """The model after its first steps, and the attention it computes with."""
     if place.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(place.device)
-    with attention_backend(config, place) as attention, tempfile.TemporaryDirectory() as folder:
-        spread = build_model(config, place, spread_kind, rows, dtype, keep_copies=copies)  # type: ignore[arg-type]
-        optimizer = make_optimizer(spread.model, training)
-        tools = Instruments(config, place, speeds, on=instruments, folder=Path(folder))
-        stepper = TrainStep(
-            spread, optimizer, training, place.device, 1, fault=Fault(None, 0, place.device), watch=tools.watch
-        )
-        source = batches(config, place.device)
-        step = 0
-        for _ in range(3):  # compiles, allocates, chooses kernels
-            tools.stepped(step, stepper.run(step, source, stop_wanted=False))
-            step += 1
-        synchronise(place)
+    config, _ = changed(MODELS[name], changes)
+    with (
+        compiler_options(changes),
+        attention_backend(config, place) as attention,
+        tempfile.TemporaryDirectory() as folder,
+    ):
+        bench = Bench(name, changes, place, instruments=instruments, folder=Path(folder))
+        yield bench, attention
+        bench.tools.finish()
+
+
+def measure(
+    name: str,
+    changes: str,
+    place: Place,
+    *,
+    windows: int,
+    window_steps: int,
+    instruments: bool,
+    profile: Path | None = None,
+) -> dict[str, Any]:
+    """One variant, from building the model to its figures."""
+    began = time.monotonic()
+    with readied(name, changes, place, instruments=instruments) as (bench, attention):
         ready = time.monotonic() - began
         seconds: list[float] = []
         for _ in range(windows):
             start = time.perf_counter()
             for _ in range(window_steps):
-                tools.stepped(step, stepper.run(step, source, stop_wanted=False))
-                step += 1
-                if tools.checkpointer is not None and step % CHECKPOINT_EVERY == 0:
-                    tools.checkpointer.save(step, spread.model, optimizer, None)
+                bench.step()
             synchronise(place)
             seconds.append((time.perf_counter() - start) / window_steps)
-        tools.finish()
+        if profile is not None:
+            write_profile(bench, profile)
     typical = statistics.median(seconds)
-    tokens_per_s, tera, mfu = speeds.rates(typical)
+    tokens_per_s, tera, mfu = bench.speeds.rates(typical)
+    config, training = bench.config, bench.config.training
     return {
         "model": name,
         "changes": changes,
-        "parameters": parameter_count(config.model, rows),
+        "parameters": parameter_count(config.model, bench.rows),
         "batch_size": training.batch_size,
         "grad_accum_nums": training.grad_accum_nums,
         "context_length": config.model.context_length,
-        "strategy": spread_kind,
-        "precision": str(dtype).removeprefix("torch."),
-        "copies": spread.copies is not None,
+        "strategy": bench.kind,
+        "precision": str(bench.dtype).removeprefix("torch."),
+        "copies": bench.spread.copies is not None,
         "attention": attention,
         "compile": config.model.compile,
         "instruments": instruments,
@@ -246,27 +283,78 @@ def measure(
         "tokens_per_s": tokens_per_s,
         "tflops": tera,
         "mfu": mfu,
-        "flops_per_token": speeds.flops_per_token,
+        "flops_per_token": bench.speeds.flops_per_token,
         "memory_gib": torch.cuda.max_memory_allocated(place.device) / 2**30 if place.device.type == "cuda" else None,
         "ready_after_s": ready,
-        "losses": [tools.losses[0], tools.losses[-1]],
+        "losses": [bench.tools.losses[0], bench.tools.losses[-1]],
     }
+
+
+def write_profile(bench: Bench, path: Path) -> None:
+    """Where the time of one more step goes: kernels by their own time, and matrix products by shape."""
+    cuda = bench.place.device.type == "cuda"
+    kinds = [torch.profiler.ProfilerActivity.CPU, *([torch.profiler.ProfilerActivity.CUDA] if cuda else [])]
+    with torch.profiler.profile(activities=kinds, record_shapes=True) as recorded:
+        bench.step()
+        synchronise(bench.place)
+    micro = bench.config.training.grad_accum_nums
+    lines = [f"{bench.name} {bench.changes or 'as it is'}: ms a micro batch ({micro} in the step), calls, name", ""]
+    kernels = [each for each in recorded.key_averages() if each.device_type.name == "CUDA"]
+    kernels.sort(key=lambda each: -each.self_device_time_total)
+    lines.append(f"{sum(each.self_device_time_total for each in kernels) / 1e3 / micro:9.3f}  all kernels")
+    for each in kernels[:70]:
+        lines.append(f"{each.self_device_time_total / 1e3 / micro:9.3f} {each.count:6}  {each.key[:200]}")
+    lines += ["", "operations by the shapes of their inputs", ""]
+    shaped = [each for each in recorded.key_averages(group_by_input_shape=True) if each.self_device_time_total > 0]
+    shaped = [each for each in shaped if each.device_type.name == "CPU"]
+    shaped.sort(key=lambda each: -each.self_device_time_total)
+    for each in shaped[:50]:
+        time_ms = each.self_device_time_total / 1e3 / micro
+        lines.append(f"{time_ms:9.3f} {each.count:6}  {each.key[:60]:60} {each.input_shapes}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write("\n".join(lines) + "\n\n")
+
+
+@contextlib.contextmanager
+def compiler_options(changes: str) -> Iterator[None]:
+    """`inductor.a.b=c` among the changes: an option of torch's compiler, for as long as this lasts."""
+    import torch._inductor.config as options
+
+    before: list[tuple[Any, str, Any]] = []
+    for key, value in named_values(changes):
+        if key.startswith("inductor."):
+            *path, last = key.removeprefix("inductor.").split(".")
+            holder: Any = options
+            for part in path:
+                holder = getattr(holder, part)
+            before.append((holder, last, getattr(holder, last)))
+            setattr(holder, last, value)
+    try:
+        yield
+    finally:
+        for holder, last, value in reversed(before):
+            setattr(holder, last, value)
+
+
+def named_values(changes: str) -> Iterator[tuple[str, Any]]:
+    for change in filter(None, changes.split(",")):
+        key, _, text = change.partition("=")
+        try:
+            yield key, ast.literal_eval(text)
+        except (ValueError, SyntaxError):
+            yield key, text
 
 
 def changed(config: RunConfig, changes: str) -> tuple[RunConfig, bool]:
     """`a.b=c,d.e=f` applied; `copies=off` is not a setting of a run but of the way it computes."""
     copies = True
-    for change in filter(None, changes.split(",")):
-        key, _, text = change.partition("=")
-        if key == "copies":
-            copies = text != "off"
-            continue
+    for key, value in named_values(changes):
         section, _, field = key.partition(".")
-        try:
-            value: Any = ast.literal_eval(text)
-        except (ValueError, SyntaxError):
-            value = text
-        config = replace(config, **{section: replace(getattr(config, section), **{field: value})})
+        if key == "copies":
+            copies = value != "off"
+        elif section != "inductor":
+            config = replace(config, **{section: replace(getattr(config, section), **{field: value})})
     return config, copies
 
 
@@ -292,6 +380,7 @@ def tried(name: str, changes: str, place: Place, arguments: argparse.Namespace) 
             windows=arguments.windows,
             window_steps=arguments.window_steps,
             instruments=arguments.instruments == "on",
+            profile=arguments.profile,
         )
     except torch.OutOfMemoryError as error:
         result = {"model": name, "changes": changes, "failed": f"out of memory: {str(error).splitlines()[0]}"}
@@ -315,27 +404,89 @@ def told(result: dict[str, Any]) -> str:
 
 
 def overhead(name: str, changes: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """All on (probe, lines, metrics, finite checks, checkpoints) against all off, in turns, each in its own process."""
-    turns: dict[str, list[float]] = {"off": [], "on": []}
-    script = [str(Path(__file__).resolve()), "--model", name, "--try", changes, "--quiet"]
-    script += ["--windows", str(arguments.windows), "--window-steps", str(arguments.window_steps)]
-    with tempfile.TemporaryDirectory() as folder:
-        for turn in range(arguments.turns):
-            for state in ("off", "on") if turn % 2 == 0 else ("on", "off"):
-                out = Path(folder) / f"{state}-{turn}.json"
-                launcher = [sys.executable]
-                if state == "on":
-                    run_dir = ["--run-dir", str(Path(folder) / f"run-{turn}")]
-                    launcher += ["-m", "rankscope", "run", "--nproc-per-node", "1", *run_dir]
-                command = [*launcher, *script, "--instruments", state, "--out", str(out)]
-                subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-                found = json.loads(out.read_text())["results"][0]
-                if "failed" in found:
-                    return {"model": name, "changes": changes, "failed": found["failed"]}
-                turns[state].append(found["step_s"])
-                print(f"{name}: instruments and probe {state}: {1000 * found['step_s']:.2f} ms a step", flush=True)
-    ratios = [on / off for on, off in zip(turns["on"], turns["off"], strict=True)]
-    return {"model": name, "changes": changes, "overhead_ratio": statistics.median(ratios), "ratios": ratios, **turns}
+    """All on (probe, lines, metrics, finite checks, checkpoints) against all off: both run, and take turns.
+
+    All processes of one are stopped while the other has the GPU; the turns go ABBA, so that what drifts, drifts for
+    both. The first part of a turn, in which work that the other had begun is finished, does not count.
+    """
+    with tempfile.TemporaryDirectory() as folder_name:
+        folder = Path(folder_name)
+        script = [str(Path(__file__).resolve()), "--model", name, "--try", changes, "--quiet"]
+        rankscope = [
+            sys.executable,
+            "-m",
+            "rankscope",
+            "run",
+            "--nproc-per-node",
+            "1",
+            "--run-dir",
+            str(folder / "run"),
+        ]
+        launchers = {"off": [sys.executable], "on": rankscope}
+        jobs: dict[str, subprocess.Popen[bytes]] = {}
+        turns: dict[str, list[tuple[float, float]]] = {state: [] for state in launchers}
+        try:
+            for state, launcher in launchers.items():
+                command = [*launcher, *script, "--instruments", state, "--paced", str(folder / state)]
+                with (folder / f"{state}.log").open("wb") as log:
+                    jobs[state] = subprocess.Popen(command, stdout=log, stderr=log)
+            while not all((folder / f"{state}.ready").exists() for state in jobs):
+                gone = [state for state, job in jobs.items() if job.poll() is not None]
+                if gone:
+                    text = (folder / f"{gone[0]}.log").read_text(errors="replace").strip().splitlines()
+                    return {"model": name, "changes": changes, "failed": f"{gone[0]}: {text[-1] if text else ''}"}
+                time.sleep(0.1)
+            trees = {state: step_time.processes_below(job.pid) for state, job in jobs.items()}
+            for number in range(2 * arguments.turns):
+                state, other = ("off", "on") if number % 4 in (0, 3) else ("on", "off")
+                step_time.send(trees[other], signal.SIGSTOP)
+                step_time.send(trees[state], signal.SIGCONT)
+                begin = time.perf_counter()
+                time.sleep(arguments.turn_s)
+                turns[state].append((begin + TURN_SETTLES_S, time.perf_counter()))
+            for state, tree in trees.items():
+                step_time.send(tree, signal.SIGCONT)
+                (folder / f"{state}.stop").touch()
+            for job in jobs.values():
+                job.wait(120)
+            times = {state: json.loads((folder / f"{state}.times").read_text()) for state in jobs}
+        finally:
+            for job in jobs.values():
+                if job.poll() is None:
+                    tree = step_time.processes_below(job.pid)
+                    step_time.send(tree, signal.SIGKILL)
+                    step_time.send(tree, signal.SIGCONT)
+    found = {state: [mean_step(times[state], turn) for turn in turns[state]] for state in turns}
+    ratios = [on / off for on, off in zip(found["on"], found["off"], strict=True)]
+    low, high = step_time.interval([[ratio] for ratio in ratios])
+    return {
+        "model": name,
+        "changes": changes,
+        "overhead_ratio": statistics.median(ratios),
+        "interval": [low, high],
+        "ratio_of_means": statistics.mean(found["on"]) / statistics.mean(found["off"]),
+        "ratios": ratios,
+        **found,
+    }
+
+
+def mean_step(times: Sequence[float], turn: tuple[float, float]) -> float:
+    """Mean length of the steps that ended in the turn; a checkpoint begun in it counts in full."""
+    inside = [each for each in times if turn[0] <= each <= turn[1]]
+    if len(inside) < 3:
+        raise SystemExit(f"a turn held {len(inside)} steps: choose a longer --turn-s or a smaller step")
+    return (inside[-1] - inside[0]) / (len(inside) - 1)
+
+
+def keep_stepping(name: str, changes: str, place: Place, files: Path, *, instruments: bool) -> None:
+    """Makes steps until FILES.stop exists; then the time at which each began to be followed is in FILES.times."""
+    with readied(name, changes, place, instruments=instruments) as (bench, _):
+        files.with_suffix(".ready").touch()
+        times: list[float] = []
+        while not files.with_suffix(".stop").exists():
+            bench.step(checkpoint_every=PACED_CHECKPOINT_EVERY)
+            times.append(time.perf_counter())
+    files.with_suffix(".times").write_text(json.dumps(times))
 
 
 def write(path: Path | None, results: Sequence[dict[str, Any]], place: Place) -> Path:
@@ -375,7 +526,10 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--sweep", action="store_true", help="the built-in list of variants")
     parser.add_argument("--overhead", action="store_true", help="all instruments and the probe, on against off")
-    parser.add_argument("--turns", type=int, default=3, help="pairs of --overhead")
+    parser.add_argument("--turns", type=int, default=10, help="pairs of turns of --overhead")
+    parser.add_argument("--turn-s", type=float, default=3.0, help="seconds of a turn of --overhead")
+    parser.add_argument("--profile", type=Path, metavar="FILE", help="add to it where the time of a step goes")
+    parser.add_argument("--paced", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--windows", type=int, default=5, help="timed windows of a variant")
     parser.add_argument("--window-steps", type=int, default=3, help="steps of a window")
     parser.add_argument("--budget", type=float, default=240.0, help="no new variant is begun after this many seconds")
@@ -391,6 +545,9 @@ def main() -> int:
     arguments = parse_arguments()
     place = find_place(SystemConfig())
     names = arguments.model or (["gpt2-124m", "gpt2-1.5b"] if place.device.type == "cuda" else ["tiny"])
+    if arguments.paced is not None:
+        keep_stepping(names[0], arguments.tries[0], place, arguments.paced, instruments=arguments.instruments == "on")
+        return 0
     began = time.monotonic()
     results: list[dict[str, Any]] = []
     for name in names:

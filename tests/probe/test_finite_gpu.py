@@ -66,8 +66,10 @@ def good() -> torch.Tensor:
 def loop(tmp_path: Path) -> Iterator[Loop]:
     dist.init_process_group("nccl", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     torch.cuda.set_device(0)
-    yield Loop(tmp_path)
-    dist.destroy_process_group()
+    try:
+        yield Loop(tmp_path)
+    finally:
+        dist.destroy_process_group()
 
 
 def settle(loop: Loop) -> None:
@@ -77,12 +79,13 @@ def settle(loop: Loop) -> None:
         loop.train(good())
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 def test_good_steps_never_wait_for_the_gpu(loop: Loop) -> None:
     batches = [good() for _ in range(60)]
     loop.train(batches[0])
     loop.train(batches[1])
-    torch.cuda.set_sync_debug_mode("error")
     try:
+        torch.cuda.set_sync_debug_mode("error")
         for batch in batches[2:]:
             loop.train(batch)
     finally:

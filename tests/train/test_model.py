@@ -13,6 +13,7 @@ from rankscope.train.compute_copies import ComputeCopies
 from rankscope.train.config import ModelConfig, parameter_count
 from rankscope.train.flops import flops_per_token
 from rankscope.train.model import Decoder, block_math, initialise
+from rankscope.train.swiglu import swiglu
 
 SMALL = ModelConfig(layers=3, width=32, heads=4, kv_heads=2, ffn=48, context_length=16)
 
@@ -101,6 +102,21 @@ def test_block_as_one_function_is_the_block_module_by_module() -> None:
     assert gradients(model).keys() == one_by_one.keys()
     for name, gradient in gradients(model).items():
         torch.testing.assert_close(gradient, one_by_one[name])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_swiglu_of_joined_inputs_has_the_gradient_of_plain_torch(dtype: torch.dtype) -> None:
+    both = torch.randn(2, 5, 24, generator=torch.Generator().manual_seed(4)).to(dtype).requires_grad_()
+    given = torch.randn(2, 5, 12, generator=torch.Generator().manual_seed(5)).to(dtype)
+    result = swiglu(both)
+    result.backward(given)  # type: ignore[no-untyped-call]
+    wide = both.detach().double().requires_grad_()
+    gate, value = wide.chunk(2, dim=-1)
+    expected = F.silu(gate) * value
+    expected.backward(given.double())  # type: ignore[no-untyped-call]
+    error = 1e-6 if dtype == torch.float32 else 2e-2
+    torch.testing.assert_close(result.double(), expected, rtol=error, atol=error)
+    torch.testing.assert_close(both.grad.double(), wide.grad, rtol=error, atol=error)  # type: ignore[union-attr]
 
 
 def test_recomputed_activations_give_the_same_gradients() -> None:

@@ -7,12 +7,14 @@ each micro batch. For one process without a wrapper; DDP casts in the forward pa
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from rankscope.train.model import BlockCopies, Decoder
+from rankscope.train.own_kernels import has_own_kernels
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,11 @@ class ComputeCopies:
         model.embedding_copy = self._copy(model.tok_embed.weight)
         if model.output is not None:
             model.output_copy = self._copy(model.output.weight)
+        self._add: Callable[[Tensor, Tensor], object] = Tensor.add_
+        if has_own_kernels(model.tok_embed.weight.device):
+            from rankscope.train.adding_kernel import add_in_place
+
+            self._add = add_in_place
         self._masters: list[Tensor] = [piece.master.detach() for piece in self._pieces]
         self._views = [piece.copy.detach()[piece.first : piece.last] for piece in self._pieces]
         self.refresh()
@@ -80,6 +87,6 @@ class ComputeCopies:
             for (piece, _), gradient in zip(empty, fresh, strict=True):
                 piece.master.grad = gradient
         for total, part in zip(totals, found, strict=True):
-            total.add_(part)
+            self._add(total, part)
         for piece in self._pieces:
             piece.copy.grad = None

@@ -66,7 +66,8 @@ class ModelConfig:
     third more time."""
     compile: Literal["auto", "off", "blocks", "whole"] = "auto"
     """torch.compile. `blocks`: one decoder block, compiled once and used for all. `whole`: all blocks in one graph,
-    which takes longer to compile and fuses more; not with `fsdp`. `auto`: `blocks` on GPUs, `off` on the CPU."""
+    which takes longer to compile and fuses more; not with `fsdp`. `auto`: on GPUs `whole` for one rank and at most 24
+    layers, else `blocks`; `off` on the CPU."""
     max_autotune: bool = False
     """Let the compiler try several kernels for each matrix product: minutes more at the start, sometimes faster."""
     attention: Literal["auto", "cudnn", "flash", "efficient", "math", "torch"] = "auto"

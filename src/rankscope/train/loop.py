@@ -70,7 +70,7 @@ def train(plan: RunPlan, voice: Voice) -> int:
         if place.rank == 0:
             ranks = "1 rank" if place.world_size == 1 else f"{place.world_size} ranks"
             voice.info(f"strategy {spread_kind} on {ranks}: {why}")
-            voice.info(f"attention {attention}; compile {compile_wanted(config, place)}")
+            voice.info(f"attention {attention}; compile {compile_wanted(config, place, spread_kind)}")
         dtype, dtype_why = choose_dtype(config, place)
         spread = build_model(config, place, spread_kind, rows, dtype)
         parts = _parts(plan, place, voice, spread, rows)

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rankscope.train.own_kernels import has_own_kernels
+
 _ChunkMath = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 _LOGITS_BYTES = 1 << 30
 
@@ -27,7 +29,7 @@ def chunk_tokens(vocabulary: int, chosen: int | None) -> int:
 
 
 def logits_to_gradient(logits: Tensor, targets: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-    """The sum of a chunk's losses, and `scale` times its gradient in the logits' own type."""
+    """The sum of a chunk's losses, and `scale` times its gradient in the logits' own type. The logits may be lost."""
     wide = logits.float()
     normaliser = wide.logsumexp(-1)
     chosen = wide.gather(-1, targets[:, None]).squeeze(-1)
@@ -39,10 +41,15 @@ def logits_to_gradient(logits: Tensor, targets: Tensor, scale: Tensor) -> tuple[
 _chunk_math: _ChunkMath = logits_to_gradient
 
 
-def compile_loss(**options: Any) -> None:
-    """From now on chunks go through the compiled form: one kernel that reads the logits and writes the gradient."""
+def compile_loss(device: torch.device, **options: Any) -> None:
+    """From now on one kernel turns a chunk's logits into its gradient: one of our own on a GPU, else a compiled one."""
     global _chunk_math  # noqa: PLW0603  one process trains one model
-    _chunk_math = torch.compile(logits_to_gradient, **options)
+    if has_own_kernels(device):
+        from rankscope.train.logit_kernel import gradient_in_place
+
+        _chunk_math = gradient_in_place
+    else:
+        _chunk_math = torch.compile(logits_to_gradient, **options)
 
 
 def linear_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, scale: Tensor | float, chunk: int) -> Tensor:
@@ -51,7 +58,8 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, scale:
     Products are made in the type of `hidden`; the loss, and the weight's gradient over the chunks, are summed in fp32.
     """
     chunk = -(-targets.numel() // -(-targets.numel() // chunk))  # of one size, so that nothing is compiled twice
-    factor = scale if isinstance(scale, Tensor) else torch.tensor(scale, dtype=torch.float32, device=hidden.device)
+    # Filled on the device: copied there, it would make the host wait.
+    factor = scale if isinstance(scale, Tensor) else torch.full((), scale, dtype=torch.float32, device=hidden.device)
     if not torch.is_grad_enabled():
         return _loss_only(hidden, weight, targets, chunk) * factor
     loss: Tensor = _LinearCrossEntropy.apply(hidden, weight, targets, factor, chunk)  # type: ignore[no-untyped-call]
@@ -90,7 +98,13 @@ class _LinearCrossEntropy(torch.autograd.Function):
     def backward(context: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         hidden_gradient, weight_gradient = context.saved_tensors
         (given,) = gradients
-        return hidden_gradient * given.to(hidden_gradient.dtype), weight_gradient * given, None, None, None
+        return (
+            hidden_gradient * given.to(hidden_gradient.dtype),
+            weight_gradient * given.to(weight_gradient.dtype),
+            None,
+            None,
+            None,
+        )
 
 
 def _add_product(total: Tensor | None, left: Tensor, right: Tensor) -> Tensor:

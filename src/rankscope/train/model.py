@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from rankscope.train.config import ModelConfig, ffn_width, kv_heads
 from rankscope.train.loss import linear_cross_entropy
+from rankscope.train.swiglu import swiglu
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +71,10 @@ def attention_math(
 
 def feed_forward_math(x: Tensor, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
     """SwiGLU over normed `x`; `inputs` are the gate's and the value's matrices, or both in one."""
-    gate, value = F.linear(x, joined(inputs, x.dtype)).chunk(2, dim=-1)
-    return F.linear(F.silu(gate) * value, output.to(x.dtype))
+    if len(inputs) == 2 and inputs[0].dtype == x.dtype:  # nothing has to be cast, so nothing is gained by joining them
+        gate, value = (F.linear(x, weight) for weight in inputs)
+        return F.linear(F.silu(gate) * value, output)
+    return F.linear(swiglu(F.linear(x, joined(inputs, x.dtype))), output.to(x.dtype))
 
 
 def block_math(

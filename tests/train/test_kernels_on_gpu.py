@@ -1,0 +1,116 @@
+"""What runs on a GPU only: the kernel of the loss, and a compiled step, against plain torch in fp32."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from importlib.util import find_spec
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from rankscope.train import loss as losses
+from rankscope.train.config import ModelConfig, RunConfig, SystemConfig, TrainingConfig
+from rankscope.train.place import find_place
+from rankscope.train.spread import build_model
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.skipif(find_spec("triton") is None, reason="needs Triton"),
+]
+
+
+@pytest.fixture
+def own_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(losses, "_chunk_math", losses.logits_to_gradient)
+    losses.compile_loss(torch.device("cuda"))
+
+
+def drawn(tokens: int, width: int, rows: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    torch.manual_seed(2)
+    hidden = torch.randn(tokens, width, device="cuda").to(dtype).requires_grad_()
+    weight = (0.2 * torch.randn(rows, width, device="cuda")).requires_grad_()
+    return hidden, weight, torch.randint(rows, (tokens,), device="cuda")
+
+
+@pytest.mark.usefixtures("own_kernel")
+@pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 1e-4), (torch.bfloat16, 2e-2), (torch.float16, 5e-3)])
+@pytest.mark.parametrize("rows", [50, 8192, 50304])
+def test_loss_and_gradients_are_those_of_plain_torch(rows: int, dtype: torch.dtype, error: float) -> None:
+    hidden, weight, targets = drawn(300, 64, rows, dtype)
+    found = losses.linear_cross_entropy(hidden, weight, targets, 0.5, 128)
+    found.backward()  # type: ignore[no-untyped-call]
+    wide, weight_again = hidden.detach().double().requires_grad_(), weight.detach().double().requires_grad_()
+    expected = 0.5 * F.cross_entropy(wide @ weight_again.T, targets)
+    expected.backward()  # type: ignore[no-untyped-call]
+    assert float((found - expected).detach().abs() / expected.detach()) < error
+    for one, other in ((hidden.grad, wide.grad), (weight.grad, weight_again.grad)):
+        assert one is not None
+        assert other is not None
+        assert float((one.double() - other).norm() / other.norm()) < error
+
+
+@pytest.mark.usefixtures("own_kernel")
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_value_that_is_not_finite_reaches_the_loss(bad: float) -> None:
+    hidden, weight, targets = drawn(64, 16, 500, torch.float32)
+    with torch.no_grad():
+        hidden[7, 3] = bad
+    assert not torch.isfinite(losses.linear_cross_entropy(hidden, weight, targets, 1.0, 32))
+
+
+@pytest.mark.parametrize("inner", [64, 100, 4288])
+@pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 1e-5), (torch.bfloat16, 1e-2)])
+def test_gradient_of_swiglu_is_that_of_plain_torch(inner: int, dtype: torch.dtype, error: float) -> None:
+    from rankscope.train.swiglu_kernel import swiglu_gradient
+
+    torch.manual_seed(3)
+    both = (2 * torch.randn(3, 77, 2 * inner, device="cuda")).to(dtype)
+    gradient = torch.randn(3, 77, inner, device="cuda").to(dtype)
+    found = swiglu_gradient(gradient, both)
+    wide = both.double().requires_grad_()
+    gate, value = wide.chunk(2, dim=-1)
+    (F.silu(gate) * value).backward(gradient.double())
+    assert wide.grad is not None
+    assert float((found.double() - wide.grad).norm() / wide.grad.norm()) < error
+
+
+@pytest.mark.parametrize("rows", [1, 1000, 4288])
+def test_sum_of_gradients_is_that_of_torch(rows: int) -> None:
+    from rankscope.train.adding_kernel import add_in_place
+
+    total = torch.randn(rows, 77, device="cuda")
+    part = torch.randn(3 * rows, 77, device="cuda", dtype=torch.bfloat16)[rows : 2 * rows]
+    expected = total + part
+    add_in_place(total, part)
+    assert torch.equal(total, expected)
+    add_in_place(total.T, part.T)
+    assert torch.equal(total, expected + part)
+
+
+@pytest.mark.filterwarnings("ignore")  # of the compiler, about itself
+@pytest.mark.parametrize("compiled", ["blocks", "whole"])
+def test_compiled_step_in_bf16_gives_the_gradients_of_plain_fp32(compiled: str) -> None:
+    model = ModelConfig(layers=2, width=128, heads=2, ffn=192, context_length=128, compile=compiled)  # type: ignore[arg-type]
+    config = RunConfig(model=model, training=TrainingConfig(batch_size=4))
+    place = find_place(SystemConfig())
+    spread = build_model(config, place, "single", 512, torch.bfloat16)
+    uncompiled = replace(config, model=replace(model, compile="off"))
+    plain = build_model(uncompiled, place, "single", 512, torch.float32)
+    tokens = torch.randint(512, (4, 129), device=place.device)
+    loss = spread.called(tokens[:, :-1], tokens[:, 1:], 1.0)
+    loss.backward()
+    assert spread.copies is not None
+    spread.copies.collect()
+    expected = plain.called(tokens[:, :-1], tokens[:, 1:], 1.0)
+    expected.backward()
+    assert float((loss - expected).detach().abs() / expected.detach()) < 1e-2
+    wanted = dict(plain.model.named_parameters())
+    for name, parameter in spread.model.named_parameters():
+        one, other = parameter.grad, wanted[name].grad
+        assert one is not None
+        assert other is not None
+        assert float((one - other).norm() / other.norm()) < 5e-2, name
