@@ -115,10 +115,15 @@ def _deadlocked(states: dict[int, State], edges: dict[int, frozenset[int]]) -> f
     while True:
         hopeless = stuck | ended
         free = {id(targets): targets.isdisjoint(hopeless) for targets in edges.values()}
-        loose = {rank for rank in stuck if free[id(edges[rank])]}
+        loose = {rank for rank in stuck if free[id(edges[rank])] or _may_come(states[rank], edges[rank], hopeless)}
         if not loose:
             return frozenset(stuck)
         stuck -= loose
+
+
+def _may_come(state: State, targets: frozenset[int], hopeless: set[int]) -> bool:
+    """One of the ranks that the message may have to come from can still bring it."""
+    return state.wait is not None and bool(state.wait.candidates) and not targets <= hopeless
 
 
 def _state(seen: RankEvidence, evidence: Evidence, failed: bool) -> State:
@@ -177,7 +182,7 @@ def _awaits(state: State, wait: Wait) -> object:
     if wait.op in SET_UP:
         return wait.op, groups_made(state)
     if wait.op in POINT_TO_POINT or (wait.op == "Work.wait" and wait.peer >= 0):
-        return "message", wait.peer
+        return "message", wait.peer, wait.candidates
     if not wait.group or state.timeline is None:
         return "anyone", wait.group, state.rank if wait.group else -1
     timeline = state.timeline
@@ -192,7 +197,7 @@ def _targets(state: State, wait: Wait, states: dict[int, State], members: frozen
     if wait.op in SET_UP:
         return frozenset(rank for rank in states if not _has_set_up(states[rank], state, wait.op))
     if wait.op in POINT_TO_POINT or (wait.op == "Work.wait" and wait.peer >= 0):
-        return frozenset({wait.peer} & states.keys())
+        return frozenset((wait.candidates or {wait.peer}) & states.keys())
     if not wait.group:
         # A store key, or a wait of unknown origin: anyone who is not waiting may bring it.
         return frozenset(rank for rank in states if states[rank].kind != "waiting")

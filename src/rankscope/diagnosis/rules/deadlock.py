@@ -11,6 +11,7 @@ from rankscope.diagnosis.code import CodeReader
 from rankscope.diagnosis.divergence import Divergence, Side, find_divergence, sides_at
 from rankscope.diagnosis.finding import Finding
 from rankscope.diagnosis.rules.messages_crossed import message_missing, messages_crossed
+from rankscope.diagnosis.rules.messages_misdirected import explain_misdirected
 from rankscope.diagnosis.rules.uneven import as_many_rounds, short_of_data
 from rankscope.diagnosis.rules.waiting_words import call_text, group_text, now_text, site_of, standing, waiting_culprit
 from rankscope.diagnosis.timeline import POINT_TO_POINT
@@ -43,6 +44,9 @@ def explain_deadlock(graph: WaitGraph, evidence: Evidence) -> Finding:
     passed = _passed_by(crossed, graph, code)
     if crossed and passed is None and not _reserved_call(crossed, graph, code):
         return _order_cycle(crossed, graph)
+    misdirected = explain_misdirected(graph, knot)
+    if misdirected is not None:
+        return misdirected
     if all(_wait_op(graph, rank) in POINT_TO_POINT for rank in knot):
         return messages_crossed(graph, knot)
     missing = message_missing(graph, knot)
