@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from rankscope.diagnosis import views
 from rankscope.diagnosis.code import CodeReader
 from rankscope.diagnosis.divergence import Divergence, Side, event_of, site_key
-from rankscope.diagnosis.timeline import POINT_TO_POINT, Event
+from rankscope.diagnosis.timeline import COVERING, POINT_TO_POINT, Event
 from rankscope.diagnosis.waits import State
+from rankscope.evidence.model import Call
 
 _ON_RANK = 10.0
 """The call is reserved for some ranks, or some ranks return before it: the source says who."""
@@ -74,13 +76,56 @@ def _score(
     if 2 * max(len(other.ranks) for other in others) > total:
         score += _MINORITY
         reasons = [*reasons, f"{views.ranks_text(side.ranks)} left the way that the other ranks of the group took"]
-    if all(each.event is not None for each in divergence.sides) and not _times_made(side, divergence, states):
-        habit = max(_times_made(other, divergence, states) for other in others)
+    times = _ways(divergence, states)
+    if times and not times[index]:
+        habit = max(made for number, made in enumerate(times) if number != index)
         if habit >= _HABIT:
             text = f"the way of {views.ranks_text(side.ranks)} was new; the other had been taken {habit} times before"
             reasons = [*reasons, text]
         score += _HABITUAL if habit >= _HABIT else _NOVEL if habit else 0.0
     return score, reasons, extra and bool(own or not passed)
+
+
+def _ways(divergence: Divergence, states: dict[int, State]) -> tuple[int, ...]:
+    """For each side, how often its last step had been made before by any rank; empty where that cannot be told."""
+    sides = divergence.sides
+    if all(side.event is not None for side in sides):
+        return tuple(_times_made(side, divergence, states) for side in sides)
+    steps = [_step_between_calls(side, states[side.ranks[0]]) for side in sides]
+    known = [step for step in steps if step is not None]
+    if len(known) < len(sides):
+        return ()
+    made = {_step_key(step): 0 for step in known}
+    for state in states.values():
+        for step in pairwise(_outer_calls(state)[:-1]):
+            if (key := _step_key(step)) in made:
+                made[key] += 1
+    return tuple(made[_step_key(step)] for step in known)
+
+
+_CallStep = tuple[Call, Call]
+
+
+def _step_key(step: _CallStep) -> tuple[object, ...]:
+    return tuple((call.op, call.site[:2]) for call in step)
+
+
+def _step_between_calls(side: Side, state: State) -> _CallStep | None:
+    """From the call before to the one in which the rank ended or stands: its event, or one that covers collectives of
+    which nothing is written down."""
+    calls = _outer_calls(state)
+    if len(calls) < 2:
+        return None
+    last = calls[-1]
+    unfinished = last.left_at is None or last.failed
+    fits = last.op in COVERING if side.event is None else last.entered_at == side.event.at
+    return (calls[-2], last) if unfinished and fits else None
+
+
+def _outer_calls(state: State) -> tuple[Call, ...]:
+    progress = state.seen.progress if state.seen is not None else None
+    calls = progress.calls if progress is not None else ()
+    return tuple(call for call in calls if call.depth == 0 and (call.group or call.op in COVERING))
 
 
 def _for_the_call(side: Side, others: list[Side], code: CodeReader) -> tuple[float, list[str]]:

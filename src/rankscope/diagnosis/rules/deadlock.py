@@ -230,13 +230,24 @@ def _mismatch(divergence: Divergence, code: CodeReader) -> bool:
     return code.opposite_branches(first.site, second.site) is not None
 
 
-def _side_text(side: Side) -> str:
+def _side_text(side: Side, divergence: Divergence) -> str:
     if side.event is None:
         return f"{views.ranks_text(side.ranks)} did not make it"
-    at = views.place(views.where(side.site[0])) if side.site else views.NO_LINE
+    at = (views.place(views.where(side.site[0])) if side.site else views.NO_LINE) + _called_from(side, divergence)
     size = f" of {side.event.numel} element{'s' if side.event.numel > 1 else ''}" if side.event.numel > 0 else ""
     step = f", after step {side.event.step}" if side.event.step > 0 else ""
     return f"{views.ranks_text(side.ranks)} called {side.event.op}{size} at {at}{step}"
+
+
+def _called_from(side: Side, divergence: Divergence) -> str:
+    """Where the sides stand on one line, as in a model's forward: the innermost line on which they differ."""
+    for other in divergence.sides:
+        if other is side or other.site[:1] != side.site[:1]:
+            continue
+        parted = next((mine for mine, theirs in zip(side.site, other.site, strict=False) if mine != theirs), None)
+        if parted is not None:
+            return f", called from {views.place(views.where(parted))}"
+    return ""
 
 
 def _place_text(divergence: Divergence, graph: WaitGraph) -> str:
@@ -268,7 +279,7 @@ def _mismatched(divergence: Divergence, decided: Blame, graph: WaitGraph) -> Fin
     culprits = tuple(
         waiting_culprit(
             graph.states[rank],
-            _side_text(side).partition(" called ")[2] or "no call",
+            _side_text(side, divergence).partition(" called ")[2] or "no call",
             _side_where(side, graph.states[rank]),
         )
         for side in divergence.sides
@@ -280,8 +291,12 @@ def _mismatched(divergence: Divergence, decided: Blame, graph: WaitGraph) -> Fin
         cause="collective-mismatch",
         certainty="proven",
         culprits=culprits,
-        summary=f"{'; '.join(_side_text(side) for side in divergence.sides)}: these never match",
-        because=(_place_text(divergence, graph), *(_side_text(side) for side in divergence.sides), *decided.reasons),
+        summary=f"{'; '.join(_side_text(side, divergence) for side in divergence.sides)}: these never match",
+        because=(
+            _place_text(divergence, graph),
+            *(_side_text(side, divergence) for side in divergence.sides),
+            *decided.reasons,
+        ),
         fix=_MISMATCH_FIX,
         alternatives=(Alternative("collective-skipped", "possible", "one side may have left out a call before"),),
         references=("Lightning-AI/pytorch-lightning#7773", "pytorch/pytorch#68803"),
@@ -309,13 +324,13 @@ def _skipped(divergence: Divergence, decided: Blame, graph: WaitGraph) -> Findin
             state = graph.states[rank]
             at = _side_where(side, state) if decided.extra else standing(state)
             culprits.append(waiting_culprit(state, f"waits in {call_text(state)}", at))
-    sides = [_side_text(side) for side in divergence.sides]
+    sides = [_side_text(side, divergence) for side in divergence.sides]
     main = next((side for side in divergence.sides if set(side.ranks) <= set(decided.ranks)), divergence.sides[-1])
     other = next(side for side in divergence.sides if side is not main)
     if not decided.ranks:
         summary = "; ".join(sides)
     elif decided.extra and main.event is not None:
-        summary = f"{_side_text(main)}, which no other rank of the group calls there"
+        summary = f"{_side_text(main, divergence)}, which no other rank of the group calls there"
     elif other.event is not None:
         place = views.place(views.where(other.site[0])) if other.site else views.NO_LINE
         summary = f"{views.ranks_text(main.ranks)} passed by the {other.event.op} at {place} and went on"
