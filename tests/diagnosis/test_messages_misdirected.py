@@ -109,6 +109,45 @@ def test_the_rank_whose_batch_had_fewer_messages_than_all_before_is_named_and_no
     assert set(verdict.victims) == {0, 1}
 
 
+def reduction(number: int, group: str, seq: int, *, pending: bool) -> Collective:
+    return Collective(
+        number, group, seq, 0, "all_reduce", "gloo", False, "scheduled", not pending, make.NOW - 20 + number
+    )
+
+
+def waiting_for_a_handle(sleeper_in: Call) -> Verdict:
+    """Rank 0 has begun a reduction with rank 1 and one with rank 2, and waits for one of them; rank 1 waits for a
+    message of rank 0 before it comes to the first."""
+    groups = (Group("0", "default_pg", (0, 1, 2)), Group("a", "", (0, 1)), Group("b", "", (0, 2)))
+    begun = (
+        replace(call(0, "all_reduce", 3, seq=1), group="a"),
+        replace(call(1, "all_reduce", 4, seq=1), group="b"),
+        call(2, "Work.wait", 5, left=False),
+    )
+    under_way = (reduction(1, "a", 1, pending=True), reduction(2, "b", 1, pending=True))
+    done = (reduction(0, "0", 1, pending=False),)
+    seen = (
+        replace(rank(0, *begun), collectives=(*done, *under_way)),
+        replace(rank(1, call(0, "recv", 9, 0, left=False)), collectives=done),
+        replace(rank(2, sleeper_in), collectives=done),
+    )
+    ranks = (
+        replace(each, progress=replace(each.progress, groups=groups)) for each in seen if each.progress is not None
+    )
+    return told(*ranks)
+
+
+def test_a_wait_for_one_of_two_collectives_is_no_deadlock_while_one_of_them_can_still_come() -> None:
+    verdict = waiting_for_a_handle(call(0, "all_gather", 12, seq=1))
+    assert verdict.certainty != "proven" or verdict.outcome == "ok"
+    assert not {0, 1} & {culprit.rank for culprit in verdict.culprits}
+
+
+def test_a_wait_for_one_of_two_collectives_is_a_deadlock_when_neither_can_come() -> None:
+    verdict = waiting_for_a_handle(call(0, "recv", 12, 0, left=False))
+    assert (verdict.outcome, verdict.certainty) == ("hang", "proven")
+
+
 def test_messages_do_not_count_as_collectives_that_a_rank_has_entered() -> None:
     entry = Collective(0, "0", 6, 0, "barrier", "gloo", False, "scheduled", True, 1.0)
     seen = replace(rank(1, call(0, "recv", 5, 0)), collectives=(entry,), last_enqueued={"0": 18})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rankscope.diagnosis import views
 from rankscope.diagnosis.timeline import BEGUN, POINT_TO_POINT, SET_UP, Event, Timeline
@@ -71,6 +71,8 @@ class Wait:
     event: Event | None = None
     candidates: frozenset[int] = frozenset()
     """Where several messages are under way and nothing tells for which one it waits: the ranks it may wait for."""
+    instead: tuple[Event, ...] = ()
+    """Other unfinished collectives, any of which may be the one that it waits for."""
 
 
 def find_wait(seen: RankEvidence, timeline: Timeline, evidence: Evidence) -> Wait | None:
@@ -83,7 +85,8 @@ def find_wait(seen: RankEvidence, timeline: Timeline, evidence: Evidence) -> Wai
         return _wait_in_call(seen, blocking, pending, still, evidence)
     if pending and still and _stands_in_torch(seen) and evidence.collected_at - pending[0].at >= SETTLED_S:
         # Issued from C++ or long ago, and awaited by a synchronisation that is no recorded call.
-        return _wait_for_event(pending[0], seen, firm=views.same_stack(seen) is True)
+        wait = _wait_for_event(pending[0], seen, firm=views.same_stack(seen) is True)
+        return replace(wait, instead=_others_under_way(pending))
     if seen.progress is None and recorded_only(seen):
         return _wait_by_record(seen, pending)
     return _wait_by_stack(seen) if seen.progress is None else None
@@ -172,7 +175,8 @@ def _wait_in_call(
             return _wait_for_message(seen, call, calls)
         if not pending or not still:
             return None  # at work: gradients are being computed while earlier ones travel
-        return _wait_for_event(pending[0], seen, firm=_alone(seen, call.thread), site=call.site)
+        wait = _wait_for_event(pending[0], seen, firm=_alone(seen, call.thread), site=call.site)
+        return replace(wait, instead=_others_under_way(pending)) if call.op == "Work.wait" else wait
     # A GPU runs a rank's collectives one after another: the oldest unfinished one is what it waits for.
     queued = bool(pending) and pending[0].backend == "nccl" and call.op not in POINT_TO_POINT | SET_UP
     event = pending[0] if queued else next((e for e in reversed(pending) if e.group == call.group), None)
@@ -213,6 +217,11 @@ def _wait_for_event(event: Event, seen: RankEvidence, *, firm: bool, site: tuple
         firm=firm and _alone(seen, thread.tid if thread is not None else seen.pid),
         event=event,
     )
+
+
+def _others_under_way(pending: tuple[Event, ...]) -> tuple[Event, ...]:
+    """What a rank may wait for as well as for the oldest; a GPU finishes them in order."""
+    return () if pending[0].backend == "nccl" else pending[1:]
 
 
 def _wait_for_message(seen: RankEvidence, call: Call, calls: tuple[Call, ...]) -> Wait:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from rankscope.diagnosis.timeline import COVERING, POINT_TO_POINT, SET_UP, Event, Timeline, build_timeline
@@ -115,15 +115,30 @@ def _deadlocked(states: dict[int, State], edges: dict[int, frozenset[int]]) -> f
     while True:
         hopeless = stuck | ended
         free = {id(targets): targets.isdisjoint(hopeless) for targets in edges.values()}
-        loose = {rank for rank in stuck if free[id(edges[rank])] or _may_come(states[rank], edges[rank], hopeless)}
+        loose = {
+            rank for rank in stuck if free[id(edges[rank])] or _may_come(states[rank], edges[rank], hopeless, states)
+        }
         if not loose:
             return frozenset(stuck)
         stuck -= loose
 
 
-def _may_come(state: State, targets: frozenset[int], hopeless: set[int]) -> bool:
-    """One of the ranks that the message may have to come from can still bring it."""
-    return state.wait is not None and bool(state.wait.candidates) and not targets <= hopeless
+def _may_come(state: State, targets: frozenset[int], hopeless: set[int], states: dict[int, State]) -> bool:
+    """What the rank really waits for may be a message, or another collective, that can still come."""
+    wait = state.wait
+    if wait is None:
+        return False
+    if wait.candidates:
+        return not targets <= hopeless
+    awaited = (_targets_of(event, state, states) for event in wait.instead)
+    return any(ranks and ranks.isdisjoint(hopeless) for ranks in awaited)
+
+
+def _targets_of(event: Event, state: State, states: dict[int, State]) -> frozenset[int]:
+    """The ranks that have not come to this collective."""
+    assert state.wait is not None
+    wait = replace(state.wait, op=event.op, group=event.group, seq=event.seq, called=0, peer=-1, event=event)
+    return _targets(state, wait, states, members_of(event.group, states)) - {state.rank}
 
 
 def _state(seen: RankEvidence, evidence: Evidence, failed: bool) -> State:
@@ -173,6 +188,8 @@ def _edges(states: dict[int, State]) -> dict[int, frozenset[int]]:
                 members[wait.group] = members_of(wait.group, states)
             shared[key] = _targets(state, wait, states, members.get(wait.group, frozenset()))
         targets = shared[key]
+        for event in wait.instead:
+            targets = targets | _targets_of(event, state, states)
         edges[rank] = targets if rank not in targets else targets - {rank}
     return edges
 
