@@ -9,7 +9,7 @@ import factories as make
 from rankscope.diagnosis.diagnose import diagnose
 from rankscope.diagnosis.timeline import build_timeline
 from rankscope.diagnosis.verdict import Verdict
-from rankscope.evidence.model import Call, Collective, Group, RankEvidence
+from rankscope.evidence.model import Call, Collective, Frame, Group, RankEvidence
 
 C10D = "torch/distributed/distributed_c10d.py"
 
@@ -146,6 +146,25 @@ def test_a_wait_for_one_of_two_collectives_is_no_deadlock_while_one_of_them_can_
 def test_a_wait_for_one_of_two_collectives_is_a_deadlock_when_neither_can_come() -> None:
     verdict = waiting_for_a_handle(call(0, "recv", 12, 0, left=False))
     assert (verdict.outcome, verdict.certainty) == ("hang", "proven")
+
+
+def served_by_a_thread(*frames: Frame, waits_since: float) -> Verdict:
+    """Rank 0 receives from rank 1, whose main thread has gone on and which has a thread of its own beside it."""
+    receives = replace(call(0, "recv", 5, 1, left=False), entered_at=make.NOW - waits_since)
+    server = rank(1, barrier(0), world=2)
+    beside = make.thread((*frames, make.frame("train.py", 25, "serve")), tid=9, main=False, name="server")
+    stacks = tuple(replace(sample, threads=(*sample.threads, beside)) for sample in server.stacks)
+    return told(rank(0, receives, world=2), replace(server, stacks=stacks))
+
+
+def test_a_message_that_another_thread_of_the_peer_may_still_send_is_waited_for() -> None:
+    assert served_by_a_thread(waits_since=5).outcome == "ok"
+
+
+def test_a_thread_that_is_idle_sends_nothing_and_no_thread_is_waited_for_long() -> None:
+    idle = (make.lib("threading.py", "wait"), make.lib("queue.py", "get"))
+    for verdict in (served_by_a_thread(*idle, waits_since=5), served_by_a_thread(waits_since=50)):
+        assert (verdict.outcome, verdict.certainty) == ("hang", "proven")
 
 
 def test_messages_do_not_count_as_collectives_that_a_rank_has_entered() -> None:

@@ -72,7 +72,7 @@ def build_graph(evidence: Evidence, failed: Collection[int] = ()) -> WaitGraph:
     states = dict(sorted(states.items()))
     absent = tuple(rank for rank in states if rank >= evidence.world_size)
     edges = _edges(states)
-    return WaitGraph(states=states, edges=edges, absent=absent, deadlocked=_deadlocked(states, edges))
+    return WaitGraph(states=states, edges=edges, absent=absent, deadlocked=_deadlocked(states, edges, evidence))
 
 
 def innermost_knot(graph: WaitGraph) -> frozenset[int]:
@@ -108,30 +108,54 @@ def _reachable(targets: frozenset[int], graph: WaitGraph) -> frozenset[int]:
     return frozenset(found)
 
 
-def _deadlocked(states: dict[int, State], edges: dict[int, frozenset[int]]) -> frozenset[int]:
+def _deadlocked(states: dict[int, State], edges: dict[int, frozenset[int]], evidence: Evidence) -> frozenset[int]:
     """The largest set of firmly waiting ranks each of which waits for an ended rank or for one of the set."""
     ended = {rank for rank, state in states.items() if state.kind == "ended"}
-    stuck = {rank for rank in edges if (wait := states[rank].wait) is not None and wait.firm}
+    waits = {rank: wait for rank in edges if (wait := states[rank].wait) is not None and wait.firm}
+    stuck = set(waits)
+    patience = evidence.stall_after_s or _PATIENCE_S
+    long_since = {rank for rank, wait in waits.items() if evidence.collected_at - wait.since >= patience}
     while True:
         hopeless = stuck | ended
         free = {id(targets): targets.isdisjoint(hopeless) for targets in edges.values()}
         loose = {
-            rank for rank in stuck if free[id(edges[rank])] or _may_come(states[rank], edges[rank], hopeless, states)
+            rank
+            for rank in stuck
+            if free[id(edges[rank])] or _may_come(states[rank], edges[rank], hopeless, states, rank in long_since)
         }
         if not loose:
             return frozenset(stuck)
         stuck -= loose
 
 
-def _may_come(state: State, targets: frozenset[int], hopeless: set[int], states: dict[int, State]) -> bool:
+_IDLE = ("/threading.py", "/queue.py")
+"""Where a thread stands that waits for another one of its process."""
+_PATIENCE_S = 30.0
+
+
+def _may_come(
+    state: State, targets: frozenset[int], hopeless: set[int], states: dict[int, State], long_since: bool
+) -> bool:
     """What the rank really waits for may be a message, or another collective, that can still come."""
     wait = state.wait
     if wait is None:
         return False
-    if wait.candidates:
-        return not targets <= hopeless
+    if wait.op in POINT_TO_POINT:
+        # A message concerns two ranks alone, and any thread of the other may make its half of it: it is given time.
+        bound = {rank for rank in targets & hopeless if long_since or not _other_thread_works(states[rank])}
+        return not targets <= bound if wait.candidates else not bound
     awaited = (_targets_of(event, state, states) for event in wait.instead)
     return any(ranks and ranks.isdisjoint(hopeless) for ranks in awaited)
+
+
+def _other_thread_works(state: State) -> bool:
+    """A thread of the user's own, beside the main one, is in the middle of something and not idle itself."""
+    if state.kind == "ended" or state.seen is None or not state.seen.stacks:
+        return False
+    threads = [thread for thread in state.seen.stacks[-1].threads if not thread.main]
+    return any(
+        any(frame.user for frame in thread.frames) and not thread.frames[0].file.endswith(_IDLE) for thread in threads
+    )
 
 
 def _targets_of(event: Event, state: State, states: dict[int, State]) -> frozenset[int]:
