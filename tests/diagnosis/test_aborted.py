@@ -86,3 +86,42 @@ def test_a_rank_that_died_in_a_call_that_all_others_made_differed_from_them() ->
     told = verdict(lost(0, made), lost(1, made), dead(2, inside))
 
     assert [culprit.rank for culprit in told.culprits] == [2]
+
+
+def rounds(count: int, *last: str, each: tuple[str, ...] = ("backward", "all_reduce")) -> tuple[Call, ...]:
+    """Backward passes, whose own collectives are not written down, each followed by a small reduction."""
+    calls: list[Call] = []
+    for op in (*(each * count), *last):
+        line, group, seq = (8, "", 0) if op == "backward" else (3, "default_pg", sum(bool(c.seq) for c in calls) + 1)
+        call = make.call(len(calls), op, make.frame(FILE, line, "main"), seq=seq)
+        at = make.NOW - 60 + len(calls)
+        calls.append(replace(call, group=group, numel=1, entered_at=at, left_at=at))
+    return (*calls[:-1], replace(calls[-1], left_at=None))
+
+
+def parted_after(count: int, each: tuple[str, ...] = ("backward", "all_reduce")) -> Verdict:
+    """Rank 0 reduces as in every round; rank 1 leaves out the last call of one and is in its next backward pass."""
+    whole, short = rounds(count, *each, each=each), rounds(count, *each[:-1], "backward", each=each)
+    return verdict(
+        make.rank(0, exit=make.ended(-6), error_tail=MISMATCH, progress=make.progress(*whole, world=2)),
+        victim(1, RESET, progress=make.progress(*short, world=2)),
+    )
+
+
+def test_the_rank_that_left_out_the_call_of_every_round_is_blamed_though_it_died_of_nothing() -> None:
+    told = parted_after(6)
+
+    assert (told.outcome, told.cause) == ("crash", "collective-mismatch")
+    assert [culprit.rank for culprit in told.culprits] == [1]
+    assert told.victims == (0,)
+
+
+def test_the_last_of_two_calls_from_one_line_is_missed_by_what_came_before_it() -> None:
+    told = parted_after(6, ("backward", "all_reduce", "all_reduce"))
+
+    assert [culprit.rank for culprit in told.culprits] == [1]
+    assert told.victims == (0,)
+
+
+def test_nobody_is_blamed_for_leaving_out_a_call_that_was_made_only_a_few_times_before() -> None:
+    assert parted_after(1).culprits == ()

@@ -90,13 +90,26 @@ def test_of_fast_steps_some_are_timed_and_stand_for_those_before_them(page: Page
         page.step()
     clock.timed = True
     clock.backward_begins()
-    time.now += 0.25
+    time.now += 0.0078125
     clock.backward_done()
     step(page, clock, 60)
-    assert read(page).backward_s == 5 * 0.25
+    assert read(page).backward_s == 5 * 0.0078125
     assert clock.timed  # the step took longer than the pause between two that are timed
     step(page, clock, 65)
     assert not clock.timed
+
+
+def test_a_single_long_wait_does_not_stand_for_the_fast_steps_before_it(page: Page, time: Time) -> None:
+    clock = started(page)
+    step(page, clock, 5)
+    for _ in range(4):
+        page.step()
+    clock.backward_begins()
+    clock.own_gradients_done()
+    time.now += 10.0
+    clock.backward_done()
+    step(page, clock, 10_055)
+    assert 10.0 <= read(page).waiting_s <= 10.05
 
 
 def test_set_up_and_other_threads_are_no_waiting(page: Page) -> None:

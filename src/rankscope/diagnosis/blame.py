@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from rankscope.diagnosis import views
 from rankscope.diagnosis.code import CodeReader
 from rankscope.diagnosis.divergence import Divergence, Side, event_of, site_key
-from rankscope.diagnosis.timeline import POINT_TO_POINT, Event
+from rankscope.diagnosis.timeline import COVERING, POINT_TO_POINT, Event
 from rankscope.diagnosis.waits import State
+from rankscope.evidence.model import Call
 
 _ON_RANK = 10.0
 """The call is reserved for some ranks, or some ranks return before it: the source says who."""
@@ -22,6 +24,10 @@ _NOVEL = 1.0
 _HABITUAL = 3.0
 """The same, while the other side did what had been done many times."""
 _HABIT = 5
+_LONGEST_CONTEXT = 8
+"""So many calls before the parting are looked at."""
+_REMEMBERED = 400
+"""So many calls back a habit is looked for."""
 _DECISIVE = 2.0
 """By how much the weightier side must lead."""
 
@@ -74,13 +80,85 @@ def _score(
     if 2 * max(len(other.ranks) for other in others) > total:
         score += _MINORITY
         reasons = [*reasons, f"{views.ranks_text(side.ranks)} left the way that the other ranks of the group took"]
-    if all(each.event is not None for each in divergence.sides) and not _times_made(side, divergence, states):
-        habit = max(_times_made(other, divergence, states) for other in others)
+    times = _ways(divergence, states)
+    if times and not times[index]:
+        habit = max(made for number, made in enumerate(times) if number != index)
         if habit >= _HABIT:
             text = f"the way of {views.ranks_text(side.ranks)} was new; the other had been taken {habit} times before"
             reasons = [*reasons, text]
         score += _HABITUAL if habit >= _HABIT else _NOVEL if habit else 0.0
     return score, reasons, extra and bool(own or not passed)
+
+
+def _ways(divergence: Divergence, states: dict[int, State]) -> tuple[int, ...]:
+    """For each side, how often its last step had been made before; empty where that cannot be told."""
+    sides = divergence.sides
+    firsts = [states[side.ranks[0]] for side in sides]
+    if all(side.event is not None for side in sides):
+        made = tuple(_times_made(side, divergence, states) for side in sides)
+        return made if not all(made) else _longer_ways([_places_before(state, divergence) for state in firsts])
+    steps = [_step_between_calls(side, state) for side, state in zip(sides, firsts, strict=True)]
+    if not all(steps):
+        return ()
+    histories = [[_call_key(call) for call in _outer_calls(state)] for state in states.values()]
+    made = tuple(
+        sum(step == pair for history in histories for pair in pairwise(history[:-1])) if step is not None else 0
+        for step in steps
+    )
+    return made if not all(made) else _longer_ways([list(map(_call_key, _outer_calls(state))) for state in firsts])
+
+
+def _longer_ways(histories: list[list[object]]) -> tuple[int, ...]:
+    """How often one rank had made its last step after the same calls before, as far back as it takes to tell one side
+    from another: of three reductions in a row, the third is only missed by who looks at the two before it."""
+    for length in range(2, _LONGEST_CONTEXT + 1):
+        before = histories[0][-length - 1 : -1]
+        if len(before) < length or any(history[-length - 1 : -1] != before for history in histories):
+            return ()
+        made = tuple(
+            max(
+                sum(
+                    history[at] == side[-1] and history[at - length : at] == before
+                    for at in range(length, len(history) - 1)
+                )
+                for history in histories
+            )
+            for side in histories
+        )
+        if not all(made) and max(made) >= _HABIT:
+            return made
+    return ()
+
+
+def _places_before(state: State, divergence: Divergence) -> list[object]:
+    """The lines of the group's calls in order, the one at which the ranks part last."""
+    events = state.timeline.events.get(divergence.group, {}) if state.timeline is not None else {}
+    first = divergence.seq
+    while first - 1 in events and divergence.seq - first < _REMEMBERED:
+        first -= 1
+    return [site_key(events[seq]) for seq in range(first, divergence.seq + 1) if seq in events]
+
+
+def _call_key(call: Call) -> object:
+    return call.op, call.site[:2]
+
+
+def _step_between_calls(side: Side, state: State) -> tuple[object, object] | None:
+    """From the call before to the one in which the rank ended or stands: its event, or one that covers collectives of
+    which nothing is written down."""
+    calls = _outer_calls(state)
+    if len(calls) < 2:
+        return None
+    last = calls[-1]
+    unfinished = last.left_at is None or last.failed
+    fits = last.op in COVERING if side.event is None else last.entered_at == side.event.at
+    return (_call_key(calls[-2]), _call_key(last)) if unfinished and fits else None
+
+
+def _outer_calls(state: State) -> tuple[Call, ...]:
+    progress = state.seen.progress if state.seen is not None else None
+    calls = progress.calls if progress is not None else ()
+    return tuple(call for call in calls if call.depth == 0 and (call.group or call.op in COVERING))[-_REMEMBERED:]
 
 
 def _for_the_call(side: Side, others: list[Side], code: CodeReader) -> tuple[float, list[str]]:
@@ -161,7 +239,7 @@ def _times_made(side: Side, divergence: Divergence, states: dict[int, State]) ->
     is_here: dict[int, bool] = {}
     for state in states.values():
         events = state.timeline.events.get(group, {}) if state.timeline is not None else {}
-        for number in range(max(min(events, default=seq), seq - 400), seq):
+        for number in range(max(min(events, default=seq), seq - _REMEMBERED), seq):
             event = events.get(number)
             if event is None:
                 continue

@@ -14,6 +14,8 @@ SET_UP = frozenset({"init_process_group", "new_group", "split_group", "shrink_gr
 POINT_TO_POINT = frozenset(
     {"send", "recv", "isend", "irecv", "send_object_list", "recv_object_list", "batch_isend_irecv"}
 )
+BEGUN = frozenset({"isend", "irecv"})
+"""Messages that return at once and are waited for later."""
 ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
 SIZED = frozenset({"all_reduce", "allreduce", "broadcast", "reduce", "all_gather", "allgather", "reduce_scatter"})
 """Every rank of the group must pass the same number of elements to these."""
@@ -110,7 +112,7 @@ def _called(calls: tuple[Call, ...]) -> dict[str, int]:
 def _from_recorder(rank: RankEvidence, calls: tuple[Call, ...], called: dict[str, int]) -> Timeline:
     covering = _Covering(calls)
     events: dict[str, dict[int, Event]] = {}
-    newest: dict[str, int] = dict(rank.last_enqueued)
+    newest: dict[str, int] = {}
     for entry in rank.collectives:
         if entry.p2p:
             continue
@@ -130,7 +132,22 @@ def _from_recorder(rank: RankEvidence, calls: tuple[Call, ...], called: dict[str
             thread=entry.thread,
         )
         newest[entry.group] = max(newest.get(entry.group, 0), entry.seq)
+    for group, count in rank.last_enqueued.items():
+        # That count may run on with every message, the numbers of the entries do not.
+        if not _made_messages(rank, group) or (group not in newest and not _whole_record(rank)):
+            newest[group] = max(newest.get(group, 0), count)
     return Timeline(rank=rank.rank, recorded=True, events=events, newest=newest, called=called)
+
+
+def _whole_record(rank: RankEvidence) -> bool:
+    return min(entry.record_id for entry in rank.collectives) == 0
+
+
+def _made_messages(rank: RankEvidence, group: str) -> bool:
+    calls = rank.progress.calls if rank.progress is not None else ()
+    return any(call.group == group and call.op in POINT_TO_POINT for call in calls) or any(
+        entry.p2p and entry.group == group for entry in rank.collectives
+    )
 
 
 def _own(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rankscope.diagnosis import views
-from rankscope.diagnosis.timeline import POINT_TO_POINT, SET_UP, Event, Timeline
+from rankscope.diagnosis.timeline import BEGUN, POINT_TO_POINT, SET_UP, Event, Timeline
 from rankscope.evidence.model import Call, Collective, Evidence, Frame, RankEvidence
 
 SETTLED_S = 0.4
@@ -45,6 +45,9 @@ _OUTSIDE = frozenset(
 """System calls in which a thread waits for something other than a collective or its device."""
 
 
+_UNDER_WAY = 32
+"""So many of the newest messages begun without waiting may be the one that a rank waits for now."""
+
 _MESSAGE = re.compile(r"^(?P<word>send|recv) \d+(?:->|<-)(?P<peer>\d+)$")
 """How the recorder names messages of NCCL."""
 
@@ -66,6 +69,10 @@ class Wait:
     """Nothing but the awaited ranks can end it: the thread stands inside, and no other thread makes collectives."""
     note: str = ""
     event: Event | None = None
+    candidates: frozenset[int] = frozenset()
+    """Where several messages are under way and nothing tells for which one it waits: the ranks it may wait for."""
+    instead: tuple[Event, ...] = ()
+    """Other unfinished collectives, any of which may be the one that it waits for."""
 
 
 def find_wait(seen: RankEvidence, timeline: Timeline, evidence: Evidence) -> Wait | None:
@@ -78,7 +85,8 @@ def find_wait(seen: RankEvidence, timeline: Timeline, evidence: Evidence) -> Wai
         return _wait_in_call(seen, blocking, pending, still, evidence)
     if pending and still and _stands_in_torch(seen) and evidence.collected_at - pending[0].at >= SETTLED_S:
         # Issued from C++ or long ago, and awaited by a synchronisation that is no recorded call.
-        return _wait_for_event(pending[0], seen, firm=views.same_stack(seen) is True)
+        wait = _wait_for_event(pending[0], seen, firm=views.same_stack(seen) is True)
+        return replace(wait, instead=_others_under_way(pending))
     if seen.progress is None and recorded_only(seen):
         return _wait_by_record(seen, pending)
     return _wait_by_stack(seen) if seen.progress is None else None
@@ -167,7 +175,8 @@ def _wait_in_call(
             return _wait_for_message(seen, call, calls)
         if not pending or not still:
             return None  # at work: gradients are being computed while earlier ones travel
-        return _wait_for_event(pending[0], seen, firm=_alone(seen, call.thread), site=call.site)
+        wait = _wait_for_event(pending[0], seen, firm=_alone(seen, call.thread), site=call.site)
+        return replace(wait, instead=_others_under_way(pending)) if call.op == "Work.wait" else wait
     # A GPU runs a rank's collectives one after another: the oldest unfinished one is what it waits for.
     queued = bool(pending) and pending[0].backend == "nccl" and call.op not in POINT_TO_POINT | SET_UP
     event = pending[0] if queued else next((e for e in reversed(pending) if e.group == call.group), None)
@@ -210,19 +219,51 @@ def _wait_for_event(event: Event, seen: RankEvidence, *, firm: bool, site: tuple
     )
 
 
+def _others_under_way(pending: tuple[Event, ...]) -> tuple[Event, ...]:
+    """What a rank may wait for as well as for the oldest; a GPU finishes them in order."""
+    return () if pending[0].backend == "nccl" else pending[1:]
+
+
 def _wait_for_message(seen: RankEvidence, call: Call, calls: tuple[Call, ...]) -> Wait:
-    """A wait for a message that torch does not record: the newest send or receive before it tells the peer."""
-    earlier = next((c for c in reversed(calls) if c.index < call.index and c.op in POINT_TO_POINT), None)
+    """A wait for a message that torch does not record: the sends and receives before it tell the peer, where they all
+    have the same one."""
+    begun = messages_begun(tuple(c for c in calls if c.index < call.index and c.thread == call.thread))[-_UNDER_WAY:]
+    earlier = begun[-1] if begun else None
+    peers = _peers(begun, seen)
     return Wait(
         op=earlier.op if earlier is not None else call.op,
         group=earlier.group if earlier is not None else "",
         seq=0,
         called=0,
-        peer=earlier.peer if earlier is not None else -1,
+        peer=next(iter(peers)) if len(peers) == 1 else -1,
         since=call.entered_at,
         site=call.site,
         firm=_alone(seen, call.thread) and views.same_stack(seen) is not False,
+        candidates=peers if len(peers) > 1 else frozenset(),
     )
+
+
+def messages_begun(calls: tuple[Call, ...]) -> list[Call]:
+    """Sends and receives of one thread that returned at once; a `send` that waits for itself begins none."""
+    begun = []
+    outermost = ""
+    for call in calls:
+        outermost = call.op if call.depth == 0 else outermost
+        if call.op in BEGUN and outermost in BEGUN | {"batch_isend_irecv"}:
+            begun.append(call)
+    return begun
+
+
+def _peers(begun: list[Call], seen: RankEvidence) -> frozenset[int]:
+    """The ranks that the messages were for; all of the group where one of them does not tell."""
+    known = {call.peer for call in begun}
+    if -1 not in known:
+        return frozenset(known)
+    named = {group.name: group.ranks for group in seen.progress.groups} if seen.progress is not None else {}
+    world = tuple(range(seen.progress.declared_world)) if seen.progress is not None else ()
+    untold = {call.group for call in begun if call.peer < 0}
+    everybody = {rank for group in untold for rank in named.get(group) or world}
+    return frozenset(known | everybody) - {-1, seen.rank}
 
 
 def _alone(seen: RankEvidence, thread: int) -> bool:

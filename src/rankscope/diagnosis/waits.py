@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from rankscope.diagnosis.timeline import COVERING, POINT_TO_POINT, SET_UP, Event, Timeline, build_timeline
@@ -72,7 +72,7 @@ def build_graph(evidence: Evidence, failed: Collection[int] = ()) -> WaitGraph:
     states = dict(sorted(states.items()))
     absent = tuple(rank for rank in states if rank >= evidence.world_size)
     edges = _edges(states)
-    return WaitGraph(states=states, edges=edges, absent=absent, deadlocked=_deadlocked(states, edges))
+    return WaitGraph(states=states, edges=edges, absent=absent, deadlocked=_deadlocked(states, edges, evidence))
 
 
 def innermost_knot(graph: WaitGraph) -> frozenset[int]:
@@ -108,17 +108,61 @@ def _reachable(targets: frozenset[int], graph: WaitGraph) -> frozenset[int]:
     return frozenset(found)
 
 
-def _deadlocked(states: dict[int, State], edges: dict[int, frozenset[int]]) -> frozenset[int]:
+def _deadlocked(states: dict[int, State], edges: dict[int, frozenset[int]], evidence: Evidence) -> frozenset[int]:
     """The largest set of firmly waiting ranks each of which waits for an ended rank or for one of the set."""
     ended = {rank for rank, state in states.items() if state.kind == "ended"}
-    stuck = {rank for rank in edges if (wait := states[rank].wait) is not None and wait.firm}
+    waits = {rank: wait for rank in edges if (wait := states[rank].wait) is not None and wait.firm}
+    stuck = set(waits)
+    patience = evidence.stall_after_s or _PATIENCE_S
+    long_since = {rank for rank, wait in waits.items() if evidence.collected_at - wait.since >= patience}
     while True:
         hopeless = stuck | ended
         free = {id(targets): targets.isdisjoint(hopeless) for targets in edges.values()}
-        loose = {rank for rank in stuck if free[id(edges[rank])]}
+        loose = {
+            rank
+            for rank in stuck
+            if free[id(edges[rank])] or _may_come(states[rank], edges[rank], hopeless, states, rank in long_since)
+        }
         if not loose:
             return frozenset(stuck)
         stuck -= loose
+
+
+_IDLE = ("/threading.py", "/queue.py")
+"""Where a thread stands that waits for another one of its process."""
+_PATIENCE_S = 30.0
+
+
+def _may_come(
+    state: State, targets: frozenset[int], hopeless: set[int], states: dict[int, State], long_since: bool
+) -> bool:
+    """What the rank really waits for may be a message, or another collective, that can still come."""
+    wait = state.wait
+    if wait is None:
+        return False
+    if wait.op in POINT_TO_POINT:
+        # A message concerns two ranks alone, and any thread of the other may make its half of it: it is given time.
+        bound = {rank for rank in targets & hopeless if long_since or not _other_thread_works(states[rank])}
+        return not targets <= bound if wait.candidates else not bound
+    awaited = (_targets_of(event, state, states) for event in wait.instead)
+    return any(ranks and ranks.isdisjoint(hopeless) for ranks in awaited)
+
+
+def _other_thread_works(state: State) -> bool:
+    """A thread of the user's own, beside the main one, is in the middle of something and not idle itself."""
+    if state.kind == "ended" or state.seen is None or not state.seen.stacks:
+        return False
+    threads = [thread for thread in state.seen.stacks[-1].threads if not thread.main]
+    return any(
+        any(frame.user for frame in thread.frames) and not thread.frames[0].file.endswith(_IDLE) for thread in threads
+    )
+
+
+def _targets_of(event: Event, state: State, states: dict[int, State]) -> frozenset[int]:
+    """The ranks that have not come to this collective."""
+    assert state.wait is not None
+    wait = replace(state.wait, op=event.op, group=event.group, seq=event.seq, called=0, peer=-1, event=event)
+    return _targets(state, wait, states, members_of(event.group, states)) - {state.rank}
 
 
 def _state(seen: RankEvidence, evidence: Evidence, failed: bool) -> State:
@@ -168,6 +212,8 @@ def _edges(states: dict[int, State]) -> dict[int, frozenset[int]]:
                 members[wait.group] = members_of(wait.group, states)
             shared[key] = _targets(state, wait, states, members.get(wait.group, frozenset()))
         targets = shared[key]
+        for event in wait.instead:
+            targets = targets | _targets_of(event, state, states)
         edges[rank] = targets if rank not in targets else targets - {rank}
     return edges
 
@@ -177,7 +223,7 @@ def _awaits(state: State, wait: Wait) -> object:
     if wait.op in SET_UP:
         return wait.op, groups_made(state)
     if wait.op in POINT_TO_POINT or (wait.op == "Work.wait" and wait.peer >= 0):
-        return "message", wait.peer
+        return "message", wait.peer, wait.candidates
     if not wait.group or state.timeline is None:
         return "anyone", wait.group, state.rank if wait.group else -1
     timeline = state.timeline
@@ -192,7 +238,7 @@ def _targets(state: State, wait: Wait, states: dict[int, State], members: frozen
     if wait.op in SET_UP:
         return frozenset(rank for rank in states if not _has_set_up(states[rank], state, wait.op))
     if wait.op in POINT_TO_POINT or (wait.op == "Work.wait" and wait.peer >= 0):
-        return frozenset({wait.peer} & states.keys())
+        return frozenset((wait.candidates or {wait.peer}) & states.keys())
     if not wait.group:
         # A store key, or a wait of unknown origin: anyone who is not waiting may bring it.
         return frozenset(rank for rank in states if states[rank].kind != "waiting")

@@ -19,13 +19,13 @@ def own_exit_code(
     """The exit code of the run: the culprit's own wherever it has one."""
     if job.finished_well() and (job.nodes is None or verdict.outcome == "ok"):
         return 0
-    if stopped_for_hang:
-        return 75
+    guilty = {culprit.rank for culprit in verdict.culprits}
+    if stopped_for_hang and not (verdict.outcome == "crash" and guilty & {process.rank for process in job.failed()}):
+        return 75  # a culprit that failed while it was looked at has a code of its own
     if stopped_for_nan:
         return 76
     if interrupted_by is not None and verdict.outcome == "interrupted":
         return 128 + interrupted_by
-    guilty = {culprit.rank for culprit in verdict.culprits}
     here = {process.rank for process in job.ranks}
     elsewhere = sorted(rank for rank in verdict.exit_codes if rank in guilty and rank not in here)
     for rank in elsewhere:

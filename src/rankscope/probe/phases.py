@@ -56,7 +56,11 @@ class PhaseClock:
         if self.device is not None:
             self._on_device(self._read_device)
         if self.since:
-            stands_for = steps - self._timed_step
+            stands_for = float(steps - self._timed_step)
+            whole = sum(self._passes)
+            if whole * stands_for * 1e9 > now - self._step_ended:
+                # A single long step: those before it were not like it, or more time would have passed.
+                stands_for = max(1.0, (now - self._step_ended) / (whole * 1e9))
             for phase, seconds in zip((FORWARD, BACKWARD, WAITING), self._passes, strict=True):
                 self.seconds[phase] += seconds * stands_for
             self._page.phases(self.since, self._first_step, self.seconds)

@@ -11,6 +11,8 @@ from rankscope.diagnosis.code import CodeReader
 from rankscope.diagnosis.divergence import Divergence, Side, find_divergence, sides_at
 from rankscope.diagnosis.finding import Finding
 from rankscope.diagnosis.rules.messages_crossed import message_missing, messages_crossed
+from rankscope.diagnosis.rules.messages_misdirected import explain_misdirected
+from rankscope.diagnosis.rules.side_words import side_text
 from rankscope.diagnosis.rules.uneven import as_many_rounds, short_of_data
 from rankscope.diagnosis.rules.waiting_words import call_text, group_text, now_text, site_of, standing, waiting_culprit
 from rankscope.diagnosis.timeline import POINT_TO_POINT
@@ -43,6 +45,9 @@ def explain_deadlock(graph: WaitGraph, evidence: Evidence) -> Finding:
     passed = _passed_by(crossed, graph, code)
     if crossed and passed is None and not _reserved_call(crossed, graph, code):
         return _order_cycle(crossed, graph)
+    misdirected = explain_misdirected(graph, knot)
+    if misdirected is not None:
+        return misdirected
     if all(_wait_op(graph, rank) in POINT_TO_POINT for rank in knot):
         return messages_crossed(graph, knot)
     missing = message_missing(graph, knot)
@@ -226,15 +231,6 @@ def _mismatch(divergence: Divergence, code: CodeReader) -> bool:
     return code.opposite_branches(first.site, second.site) is not None
 
 
-def _side_text(side: Side) -> str:
-    if side.event is None:
-        return f"{views.ranks_text(side.ranks)} did not make it"
-    at = views.place(views.where(side.site[0])) if side.site else views.NO_LINE
-    size = f" of {side.event.numel} element{'s' if side.event.numel > 1 else ''}" if side.event.numel > 0 else ""
-    step = f", after step {side.event.step}" if side.event.step > 0 else ""
-    return f"{views.ranks_text(side.ranks)} called {side.event.op}{size} at {at}{step}"
-
-
 def _place_text(divergence: Divergence, graph: WaitGraph) -> str:
     text = f"collective {divergence.seq} of {group_text(divergence.group)} is the first on which the ranks differ"
     rounds = _rounds(divergence, graph)
@@ -264,7 +260,7 @@ def _mismatched(divergence: Divergence, decided: Blame, graph: WaitGraph) -> Fin
     culprits = tuple(
         waiting_culprit(
             graph.states[rank],
-            _side_text(side).partition(" called ")[2] or "no call",
+            side_text(side, divergence).partition(" called ")[2] or "no call",
             _side_where(side, graph.states[rank]),
         )
         for side in divergence.sides
@@ -276,8 +272,12 @@ def _mismatched(divergence: Divergence, decided: Blame, graph: WaitGraph) -> Fin
         cause="collective-mismatch",
         certainty="proven",
         culprits=culprits,
-        summary=f"{'; '.join(_side_text(side) for side in divergence.sides)}: these never match",
-        because=(_place_text(divergence, graph), *(_side_text(side) for side in divergence.sides), *decided.reasons),
+        summary=f"{'; '.join(side_text(side, divergence) for side in divergence.sides)}: these never match",
+        because=(
+            _place_text(divergence, graph),
+            *(side_text(side, divergence) for side in divergence.sides),
+            *decided.reasons,
+        ),
         fix=_MISMATCH_FIX,
         alternatives=(Alternative("collective-skipped", "possible", "one side may have left out a call before"),),
         references=("Lightning-AI/pytorch-lightning#7773", "pytorch/pytorch#68803"),
@@ -305,13 +305,13 @@ def _skipped(divergence: Divergence, decided: Blame, graph: WaitGraph) -> Findin
             state = graph.states[rank]
             at = _side_where(side, state) if decided.extra else standing(state)
             culprits.append(waiting_culprit(state, f"waits in {call_text(state)}", at))
-    sides = [_side_text(side) for side in divergence.sides]
+    sides = [side_text(side, divergence) for side in divergence.sides]
     main = next((side for side in divergence.sides if set(side.ranks) <= set(decided.ranks)), divergence.sides[-1])
     other = next(side for side in divergence.sides if side is not main)
     if not decided.ranks:
         summary = "; ".join(sides)
     elif decided.extra and main.event is not None:
-        summary = f"{_side_text(main)}, which no other rank of the group calls there"
+        summary = f"{side_text(main, divergence)}, which no other rank of the group calls there"
     elif other.event is not None:
         place = views.place(views.where(other.site[0])) if other.site else views.NO_LINE
         summary = f"{views.ranks_text(main.ranks)} passed by the {other.event.op} at {place} and went on"

@@ -7,6 +7,7 @@ from itertools import groupby
 
 from rankscope.diagnosis import views
 from rankscope.diagnosis.finding import Finding
+from rankscope.diagnosis.rules.message_words import message_culprit, message_line
 from rankscope.diagnosis.timeline import POINT_TO_POINT
 from rankscope.diagnosis.verdict import Alternative, Culprit
 from rankscope.diagnosis.waits import State, WaitGraph
@@ -19,7 +20,7 @@ def messages_crossed(graph: WaitGraph, knot: frozenset[int]) -> Finding:
     """Names the rank that made fewer sends or receives than in every round before; without such a habit, all of them
     are parties to it."""
     ranks = tuple(sorted(knot))
-    lines = tuple(_line(graph.states[rank]) for rank in ranks)
+    lines = tuple(message_line(graph.states[rank]) for rank in ranks)
     short = {rank: text for rank in ranks if (text := _short_round(graph.states[rank])) is not None}
     if len(short) == 1:
         rank, text = next(iter(short.items()))
@@ -27,8 +28,8 @@ def messages_crossed(graph: WaitGraph, knot: frozenset[int]) -> Finding:
             outcome="hang",
             cause="collective-skipped",
             certainty="proven",
-            culprits=(_culprit(graph.states[rank]),),
-            summary=f"rank {rank} {text} and went on to {_line(graph.states[rank]).partition(' is in ')[2]}",
+            culprits=(message_culprit(graph.states[rank]),),
+            summary=f"rank {rank} {text} and went on to {message_line(graph.states[rank]).partition(' is in ')[2]}",
             because=(f"rank {rank} {text}", *lines, "no rank of the circle can go on before another does"),
             fix=("make both sides agree on the number of messages: send it first, or pad the last batch",),
             alternatives=(Alternative("collective-mismatch", "possible", "the other side may expect too many"),),
@@ -37,7 +38,7 @@ def messages_crossed(graph: WaitGraph, knot: frozenset[int]) -> Finding:
         outcome="hang",
         cause="collective-mismatch",
         certainty="proven",
-        culprits=tuple(_culprit(graph.states[rank]) for rank in ranks),
+        culprits=tuple(message_culprit(graph.states[rank]) for rank in ranks),
         summary=f"{views.ranks_text(ranks)} send and receive in an order in which each waits for the next",
         because=(*lines, "no rank of the circle can go on before another does"),
         fix=("let one side of each pair send while the other receives, or use batch_isend_irecv",),
@@ -60,13 +61,15 @@ def message_missing(graph: WaitGraph, knot: frozenset[int]) -> Finding | None:
         short = _short_round(peer)
         at = views.place(views.where(peer.wait.site[0])) if peer.wait.site else views.NO_LINE
         gone = f"rank {peer.rank} has gone on to the {peer.wait.op} at {at}"
-        waits = tuple(_line(graph.states[other]) for other in sorted(knot) if _waits_for_message(graph.states[other]))
+        waits = tuple(
+            message_line(graph.states[other]) for other in sorted(knot) if _waits_for_message(graph.states[other])
+        )
         return Finding(
             outcome="hang",
             cause="collective-skipped",
             certainty="proven",
             culprits=() if short is None else (_gone_on(peer),),
-            summary=f"{_line(state)}, and {gone}: the number of messages between them does not match",
+            summary=f"{message_line(state)}, and {gone}: the number of messages between them does not match",
             because=(*waits, gone, *(() if short is None else (f"rank {peer.rank} {short}",))),
             fix=("make both sides agree on the number of messages: send it first, or pad the last batch",),
             alternatives=(Alternative("uneven-data", "possible", "one side may have had fewer batches to send"),),
@@ -91,19 +94,6 @@ def _gone_on(state: State) -> Culprit:
     assert state.wait is not None
     at = views.where(state.wait.site[0]) if state.wait.site else None
     return views.rank_culprit(state.seen, f"waits in {state.wait.op}", at)
-
-
-def _line(state: State) -> str:
-    assert state.wait is not None
-    at = views.place(views.where(state.wait.site[0])) if state.wait.site else views.NO_LINE
-    return f"rank {state.rank} is in {state.wait.op} with rank {state.wait.peer} at {at}"
-
-
-def _culprit(state: State) -> Culprit:
-    assert state.seen is not None
-    assert state.wait is not None
-    at = views.where(state.wait.site[0]) if state.wait.site else None
-    return views.rank_culprit(state.seen, f"in {state.wait.op} with rank {state.wait.peer}", at)
 
 
 def _short_round(state: State) -> str | None:

@@ -113,6 +113,9 @@ def _began_here(kind: str, own: Sequence[_Noted], noted: Sequence[_Noted], evide
         )
     because += _tensors(note)
     at = _place(note)
+    fix = _FIXES[kind]
+    if everybody and kind in ("loss", "gradient"):
+        fix = (_FIXES["parameter"][0], *fix)
     return Finding(
         outcome="nan",
         cause=f"nan-{kind}",
@@ -121,7 +124,7 @@ def _began_here(kind: str, own: Sequence[_Noted], noted: Sequence[_Noted], evide
         summary=f"the {_noun(kind)} of {ranks_text(ranks)} {_was(kind, note)} {_when(note)}, in {place(at)}"
         + (f"; the reduction spread it to {ranks_text(others)}" if others else ""),
         because=tuple(because),
-        fix=_FIXES[kind],
+        fix=fix,
         references=_REFERENCES[kind],
         victims=tuple(others),
         since=min(each.first.at for each in noted),
