@@ -2,9 +2,9 @@
 
     python benchmarks/imports.py [--ranks 8]
 
-Each rank imports torch and makes a tensor, as the beginning of any training program does. What is told is the most
-memory that all ranks together had at one moment (proportional set size, so that shared pages count once), sampled while
-they run, and how long the slowest took.
+Each rank imports torch and makes a tensor, as the beginning of any training program does, and stays until all have
+done so. What is told is the most memory that all ranks together had at one moment (proportional set size, so that
+shared pages count once), sampled while they import; what they kept in the end; and how long the slowest took.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 PROGRAM = """
-import time
-begin = time.monotonic()
+import os, sys, time
 import torch
 torch.ones(8) @ torch.ones(8)
-print(f"imported in {time.monotonic() - begin:.2f} s", flush=True)
+open(f"{sys.argv[1]}/{os.environ['RANK']}", "w").close()
+while not os.path.exists(f"{sys.argv[1]}/end"):
+    time.sleep(0.05)
 """
 SAMPLE_S = 0.05
 
@@ -34,15 +35,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     print(f"{chosen.ranks} ranks, {os.cpu_count()} cores")
     found = {mode: measure(mode, chosen.ranks) for mode in ("off", "on")}
-    for mode, (peak, seconds) in found.items():
-        print(f"--serialize-imports {mode:<4} peak {peak / (1 << 20):8.0f} MB   all imported after {seconds:5.1f} s")
+    for mode, (peak, kept, seconds) in found.items():
+        print(
+            f"--serialize-imports {mode:<4} peak {peak / (1 << 20):8.0f} MB   kept {kept / (1 << 20):8.0f} MB   "
+            f"all imported after {seconds:5.1f} s"
+        )
     print(f"peak ratio {found['on'][0] / found['off'][0]:.2f}")
     return 0
 
 
-def measure(mode: str, ranks: int) -> tuple[int, float]:
-    """The ranks' peak memory in bytes, and the seconds until the last has ended."""
+def measure(mode: str, ranks: int) -> tuple[int, int, float]:
+    """The ranks' peak memory in bytes, what they kept once all had imported, and the seconds until then."""
     with tempfile.TemporaryDirectory() as folder:
+        done = Path(folder) / "done"
+        done.mkdir()
         script = Path(folder) / "imports.py"
         script.write_text(PROGRAM)
         command = [sys.executable, "-m", "rankscope", "run", "--standalone", "--stages", "off"]
@@ -54,18 +60,24 @@ def measure(mode: str, ranks: int) -> tuple[int, float]:
             "--nproc-per-node",
             str(ranks),
             str(script),
+            str(done),
         ]
         job = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        peak, begin = 0, 0.0
+        peak = kept = 0
+        begin = seconds = 0.0
         while job.poll() is None:
             pids = _ranks(Path(folder) / "run" / "ranks.json")
             if pids and not begin:
                 begin = time.monotonic()
+            if not seconds and len(list(done.iterdir())) == ranks:
+                seconds = time.monotonic() - begin
+                kept = sum(map(_memory, pids))
+                (done / "end").touch()
             peak = max(peak, sum(map(_memory, pids)))
             time.sleep(SAMPLE_S)
         if job.returncode != 0:
             raise SystemExit(f"the job ended with {job.returncode}")
-        return peak, time.monotonic() - begin
+        return peak, kept, seconds
 
 
 def _ranks(path: Path) -> list[int]:

@@ -101,6 +101,15 @@ def test_process_of_a_job_has_a_page_from_its_first_line_on(tmp_path: Path) -> N
     assert content.stacks_on_signal
 
 
+@pytest.mark.parametrize("word", ["exit", "quit"])
+def test_line_that_calls_the_interactive_exit_is_on_the_page(tmp_path: Path, word: str) -> None:
+    ended = run_with_probe(tmp_path, f"def leave():\n    {word}(9)\nleave()\n")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (9, "", "")
+    progress = read_page(only_page(tmp_path)).progress
+    assert (progress.exit_note, progress.probe_errors) == (f"{word}(9)", ())
+    assert [(frame.line, frame.function) for frame in progress.exit_site] == [(2, "leave"), (3, "<module>")]
+
+
 def test_uncaught_exception_is_on_the_page(tmp_path: Path) -> None:
     ended = run_with_probe(tmp_path, "def load():\n    raise LookupError('no such sample')\nload()\n")
     assert ended.returncode == 1

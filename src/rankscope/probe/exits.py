@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import atexit
+import builtins
 import functools
 import os
 import sys
 import time
+from _sitebuiltins import Quitter
 from types import TracebackType
 from typing import Any, NoReturn
 
@@ -24,6 +26,8 @@ def note(page: Page, sites: Sites, book: StageBook) -> None:
     noted: list[BaseException] = []
     previous_hook = sys.excepthook
     leave, leave_at_once = sys.exit, os._exit
+    quitters = type(getattr(builtins, "exit", None))
+    interactive = quitters.__call__
 
     def record(error: BaseException | None, traceback: TracebackType | None) -> None:
         if error is None or any(error is known for known in noted):
@@ -46,6 +50,11 @@ def note(page: Page, sites: Sites, book: StageBook) -> None:
         _guarded(page, lambda: page.leaving(sites.number(sys._getframe(3)), f"os._exit({status!r:.80})"))
         leave_at_once(status)
 
+    def quitter(self: Any, code: Any = None) -> NoReturn:
+        _guarded(page, lambda: page.leaving(sites.number(sys._getframe(3)), f"{self.name}({code!r:.80})"))
+        interactive(self, code)
+        raise SystemExit(code)
+
     def at_exit() -> None:
         page.raise_flag(FINALIZING)
         page.stage("exiting")
@@ -59,6 +68,8 @@ def note(page: Page, sites: Sites, book: StageBook) -> None:
     sys.excepthook = hook
     sys.exit = sys_exit
     os._exit = os_exit
+    if quitters is Quitter:  # exit() and quit(), which are there unless Python runs without its site module
+        Quitter.__call__ = functools.wraps(interactive)(quitter)  # type: ignore[method-assign]
     atexit.register(at_exit)
 
 
