@@ -40,7 +40,9 @@ def broadcast(tensor: Any, src: int = 0, group: Group | None = None) -> None:
     return None
 
 
-def send(tensor: Any, dst: int | None = None, group: Group | None = None, tag: int = 0) -> None:
+def send(
+    tensor: Any, dst: int | None = None, group: Group | None = None, tag: int = 0, group_dst: int | None = None
+) -> None:
     return None
 
 
@@ -258,3 +260,20 @@ def test_all_who_listen_to_a_call_are_told_and_each_may_leave(page: Page) -> Non
         "second",
         "second, failed: False",
     ]
+
+
+def test_member_named_by_its_number_in_the_group_is_recorded_with_its_rank(
+    recorder: CallRecorder, page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def get_global_rank(group: Group, within: int) -> int:
+        if group.group_name == "gone":
+            raise ValueError("not registered")
+        return {0: 4, 1: 6}[within]
+
+    monkeypatch.setattr("torch.distributed.distributed_c10d.get_global_rank", get_global_rank)
+    give = recorder.wrap(send)
+    give(Tensor(), group_dst=1)
+    give(Tensor(), group=Group("7"), group_dst=1)
+    give(Tensor(), None, Group("7"), 0, 0)
+    give(Tensor(), None, Group("gone"), 0, 0)
+    assert [call.peer for call in recorded(page)] == [1, 6, 4, -1]

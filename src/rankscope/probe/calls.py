@@ -218,6 +218,20 @@ def _build_wrapper(function: Any, begin: Any, failed: Any, end: Any, like: CodeT
     return scope["make"](function, begin, failed, end, functools.wraps)
 
 
+def _global_rank(group: Any, within: Any) -> int:
+    """The rank in the world of a member that was named by its number in the group; -1 where that is not known."""
+    if not isinstance(within, int):
+        return -1
+    if group is None:
+        return within
+    from torch.distributed.distributed_c10d import get_global_rank
+
+    try:
+        return get_global_rank(group, within)
+    except ValueError:
+        return -1
+
+
 def _argument_reader(function: Callable[..., Any]) -> Reader:
     """Reads group, peer and first tensor out of a call, by the function's own parameter names."""
     inner: Any = function
@@ -227,11 +241,13 @@ def _argument_reader(function: Callable[..., Any]) -> Reader:
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     grouped = "group" in names and function.__name__ not in SET_UP
     group_at = names.index("group") if grouped else -1
-    peer_name = next((name for name in ("dst", "src", "group_dst", "group_src") if name in names), "")
+    peer_name = next((name for name in ("dst", "src") if name in names), "")
     peer_at = names.index(peer_name) if peer_name else -1
+    within_name = f"group_{peer_name}"
+    within_at = names.index(within_name) if within_name in names else len(names)
 
     def read(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, int, Any, str]:
-        group_name = ""
+        group_name, group = "", None
         if grouped:
             group = args[group_at] if len(args) > group_at else kwargs.get("group")
             group_name = DEFAULT_GROUP if group is None else getattr(group, "group_name", DEFAULT_GROUP)
@@ -240,6 +256,8 @@ def _argument_reader(function: Callable[..., Any]) -> Reader:
             value = args[peer_at] if len(args) > peer_at else kwargs.get(peer_name)
             if isinstance(value, int):
                 peer = value
+            elif within_name in kwargs or len(args) > within_at:
+                peer = _global_rank(group, args[within_at] if len(args) > within_at else kwargs[within_name])
         return group_name, peer, args[0] if args else next(iter(kwargs.values()), None), ""
 
     return read
