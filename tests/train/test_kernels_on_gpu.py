@@ -73,7 +73,7 @@ def test_gradient_of_swiglu_is_that_of_plain_torch(inner: int, dtype: torch.dtyp
     found = swiglu_gradient(gradient, both)
     wide = both.double().requires_grad_()
     gate, value = wide.chunk(2, dim=-1)
-    (F.silu(gate) * value).backward(gradient.double())
+    (F.silu(gate) * value).backward(gradient.double())  # type: ignore[no-untyped-call]
     assert wide.grad is not None
     assert float((found.double() - wide.grad).norm() / wide.grad.norm()) < error
 

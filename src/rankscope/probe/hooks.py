@@ -17,6 +17,15 @@ from rankscope.probe.page import Page
 from rankscope.probe.phases import PhaseClock
 from rankscope.probe.rhythm import Rhythm
 
+_NOT_COMPILED = ("rankscope.probe", "rankscope.marks", "rankscope.process_status", "rankscope.distributed")
+"""What the compiler must not look into: it would break its graphs there. Not the whole package: `rankscope train` has
+its model in it."""
+
+
+def _keep_compiler_out(trace_rules: ModuleType) -> None:
+    for name in _NOT_COMPILED:
+        trace_rules.add(name)
+
 
 class TorchHooks:
     """Installs itself into torch as torch is imported; never imports torch itself."""
@@ -42,8 +51,7 @@ class TorchHooks:
         imports.when_imported("torch.serialization", self._clock.watch_saving("save"))
         imports.when_imported("torch.distributed.checkpoint.state_dict_saver", self._clock.watch_saving("save"))
         imports.when_imported("safetensors.torch", self._clock.watch_saving("save_file", "save_model"))
-        # What the compiler must not look into: it would break its graphs there.
-        imports.when_imported("torch._dynamo.trace_rules", lambda module: module.add("rankscope"))
+        imports.when_imported("torch._dynamo.trace_rules", _keep_compiler_out)
 
     def _torch(self, module: ModuleType) -> None:
         self._page.stage("torch imported")

@@ -211,9 +211,10 @@ class Decoder(nn.Module):
         """What the output matrix multiplies, one for each head."""
         cosine, sine = self._positions(inputs.shape[1])
         x = self._embed(inputs)
-        for block in self.layers[:-1]:
+        *before, last = self.layers  # a slice would be a new ModuleList, which the compiler does not like
+        for block in before:
             x = self._run(block, x, cosine, sine)
-        heads = (self.layers[-1], *self.further_heads)
+        heads = (last, *self.further_heads)
         return tuple(self.norm(self._run(block, x, cosine, sine)) for block in heads)
 
     def losses(self, hidden: tuple[Tensor, ...], targets: Tensor, scale: Tensor | float) -> Tensor:

@@ -1,0 +1,37 @@
+"""torch.compile sees the whole model of `rankscope train` under the launcher too, which is where it always runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from conftest import Rankscope
+
+SCRIPT = """
+    import torch
+    from torch._dynamo.testing import CompileCounter
+
+    from rankscope.train.config import ModelConfig
+    from rankscope.train.model import Decoder, block_math, initialise
+
+    config = ModelConfig(layers=2, width=32, heads=4, ffn=48, context_length=16)
+    model = Decoder(config, 64, torch.float32, 24)
+    initialise(model, 5)
+    blocks, whole = CompileCounter(), CompileCounter()
+    compiled = torch.compile(block_math, fullgraph=True, backend=blocks)
+    for block in model.blocks():
+        block.math = compiled
+    tokens = torch.randint(64, (3, 17))
+    model(tokens[:, :-1], tokens[:, 1:]).backward()
+    for block in model.blocks():
+        block.math = block_math
+    model.__dict__["hidden"] = torch.compile(model.hidden, fullgraph=True, backend=whole)
+    model(tokens[:, :-1], tokens[:, 1:]).backward()
+    print(f"graphs {blocks.frame_count} {whole.frame_count}", whole.op_count > blocks.op_count > 20)
+"""
+
+
+@pytest.mark.slow
+def test_model_is_compiled_in_one_graph_under_the_launcher(rankscope: Rankscope) -> None:
+    ended = rankscope.run(rankscope.script(SCRIPT), nproc=1)
+    assert ended.code == 0, (ended.out + ended.err).decode()
+    assert b"graphs 1 1 True" in ended.out
