@@ -1,4 +1,5 @@
-"""torch.compile sees the whole model of `rankscope train` under the launcher too, which is where it always runs."""
+"""torch.compile sees whole models under the launcher too: that of `rankscope train`, and one that makes module lists
+while it runs."""
 
 from __future__ import annotations
 
@@ -13,6 +14,17 @@ SCRIPT = """
     from rankscope.train.config import ModelConfig
     from rankscope.train.model import Decoder, block_math, initialise
 
+    class Sliced(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(3))
+
+        def forward(self, x):
+            for layer in self.layers[1:]:
+                x = layer(x)
+            return x
+
+    torch.compile(Sliced(), fullgraph=True, backend="eager")(torch.ones(2, 4))
     config = ModelConfig(layers=2, width=32, heads=4, ffn=48, context_length=16)
     model = Decoder(config, 64, torch.float32, 24)
     initialise(model, 5)

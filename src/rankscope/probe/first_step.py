@@ -143,6 +143,8 @@ class FirstStep:
 
         def begun(*_args: Any) -> None:
             self._stop_waiting()
+            # Where a model makes a list of modules while it runs, the compiler would meet their hooks.
+            self._constructions.end_set_up()
             self._compiled += 1
             number = f"compilation {self._compiled}"
             self._compiling.append(
