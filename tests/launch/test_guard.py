@@ -280,10 +280,11 @@ def test_a_signal_to_the_whole_group_reaches_the_launcher_once(start: Start) -> 
 def test_two_signals_to_the_guard_reach_the_launcher_as_two(start: Start) -> None:
     job = start(COUNT_SIGNALS)
     job.text("ready")
-    os.kill(job.process.pid, signal.SIGINT)
+    # Not SIGINT, which is ignored, and stays so, where the tests run in the background.
+    os.kill(job.process.pid, signal.SIGTERM)
     time.sleep(0.4)
-    os.kill(job.process.pid, signal.SIGINT)
-    assert echo(job) == "SIGINT SIGINT"
+    os.kill(job.process.pid, signal.SIGTERM)
+    assert echo(job) == "SIGTERM SIGTERM"
 
 
 def test_ctrl_c_on_a_terminal_reaches_the_launcher_once(tmp_path: Path) -> None:
