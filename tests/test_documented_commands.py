@@ -120,6 +120,25 @@ RUNNING: dict[str, Way] = {
     ),
     "bash run_tests.sh": Way(shows="--fast", instead="bash run_tests.sh --help", because="it runs this very test"),
     "python zoo/run.py --nccl": Way(shows="val_loss", instead="python zoo/run.py --nccl --list", because="needs a GPU"),
+    "python zoo/compare.py": Way(
+        shows="--tools", instead="python zoo/compare.py --help", because="runs the zoo, half an hour"
+    ),
+    "python zoo/compare.py --tools torchrun,torchfrtrace,ft_launcher --into FILE --jobs 5": Way(
+        shows="torchfrtrace", instead="python zoo/compare.py --help", because="runs the zoo, half an hour"
+    ),
+    "python zoo/compare.py --tools rankscope --into FILE": Way(
+        shows="rankscope", instead="python zoo/compare.py --help", because="runs the zoo, half an hour"
+    ),
+    "python zoo/compare.py --into FILE --table docs/zoo.md": Way(
+        instead="python zoo/compare.py --into zoo/results/2026-11-15-tools.json --table zoo.md",
+        because="FILE is the reader's own",
+    ),
+    "pip install --no-deps --target .peers nvidia-resiliency-ext==0.4.1 defusedxml": Way(
+        shows="nvidia-resiliency-ext==0.4.1", instead="grep resiliency-ext== zoo/peers.py", because="needs an index"
+    ),
+    "torchrun --standalone --nproc-per-node N train.py": Way(
+        shows="--nproc-per-node", instead="torchrun --help", because="N is any number"
+    ),
     "python benchmarks/overhead.py --pairs 6 --steps 300": Way(
         shows="--pairs", instead="python benchmarks/overhead.py --help", because="takes minutes on a quiet machine"
     ),
