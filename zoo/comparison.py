@@ -139,4 +139,5 @@ def _shows(case: Case, shown: ShownLine) -> bool:
 
 def _public(text: str) -> str:
     """Without the paths of the machine that the zoo ran on."""
-    return text.replace(sys.executable, "python").replace(tempfile.gettempdir(), "$TMPDIR")
+    shorter = text.replace(sys.executable, "python").replace(tempfile.gettempdir(), "$TMPDIR")
+    return shorter.replace(f"{Path(__file__).resolve().parent.parent}/", "")
