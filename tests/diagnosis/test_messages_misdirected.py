@@ -70,7 +70,13 @@ def test_a_send_and_its_receive_that_both_wait_differ_in_their_tag() -> None:
     )
     assert (verdict.outcome, verdict.cause) == ("hang", "collective-mismatch")
     assert {culprit.rank for culprit in verdict.culprits} == {0, 1}
-    assert "their tags differ" in verdict.headline
+    assert "their tags may differ" in verdict.headline
+    assert verdict.certainty == "likely"
+
+
+def test_a_send_that_has_just_met_its_receive_is_a_message_under_way() -> None:
+    ranks = (rank(0, call(0, "send", 8, 1, left=False), world=2), rank(1, call(0, "recv", 5, 0, left=False), world=2))
+    assert diagnose(make.evidence(*ranks, stall_after_s=600.0)).outcome == "ok"
 
 
 def test_a_wait_for_one_of_two_messages_is_no_deadlock_while_one_of_the_senders_still_works() -> None:

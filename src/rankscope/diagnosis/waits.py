@@ -141,11 +141,22 @@ def _may_come(
     if wait is None:
         return False
     if wait.op in POINT_TO_POINT:
+        if not long_since and any(_halves(state, states[rank]) for rank in targets):
+            return True  # a large message on a slow network: tags and bytes on their way are not known
         # A message concerns two ranks alone, and any thread of the other may make its half of it: it is given time.
         bound = {rank for rank in targets & hopeless if long_since or not _other_thread_works(states[rank])}
         return not targets <= bound if wait.candidates else not bound
     awaited = (_targets_of(event, state, states) for event in wait.instead)
     return any(ranks and ranks.isdisjoint(hopeless) for ranks in awaited)
+
+
+def _halves(one: State, other: State) -> bool:
+    """One sends to the other, who receives from it."""
+    if one.wait is None or other.wait is None or one.wait.group != other.wait.group:
+        return False
+    ways = {"send" in one.wait.op, "send" in other.wait.op}
+    meets = other.wait.peer == one.rank or one.rank in other.wait.candidates
+    return len(ways) == 2 and other.wait.op in POINT_TO_POINT and meets
 
 
 def _other_thread_works(state: State) -> bool:

@@ -62,23 +62,27 @@ def _other_tag(graph: WaitGraph, knot: frozenset[int]) -> Finding | None:
             continue
         if sender.wait.op not in _SENDS or receiver.wait.peer != one:
             continue
-        told = "their process groups differ" if sender.wait.group != receiver.wait.group else "their tags differ"
+        apart = sender.wait.group != receiver.wait.group
+        told = "their process groups differ" if apart else "their tags may differ"
         return Finding(
             outcome="hang",
             cause="collective-mismatch",
-            certainty="proven",
+            certainty="proven" if apart else "likely",
             culprits=tuple(message_culprit(graph.states[rank]) for rank in sorted((one, other))),
             summary=f"{message_line(sender)}, and {message_line(receiver)}: these do not meet, {told}",
             because=(
                 message_line(sender),
                 message_line(receiver),
-                f"a send that finds its recv returns at once: {told}",
+                f"a send that finds its recv returns once the message is there: {told}",
             ),
             fix=(
                 "give both calls the same tag and the same group",
                 "derive the tag from what both sides know, as the step or the number of the micro-batch",
             ),
-            alternatives=(Alternative("collective-skipped", "possible", "one side may be a message behind the other"),),
+            alternatives=(
+                Alternative("collective-skipped", "possible", "one side may be a message behind the other"),
+                *(() if apart else (Alternative("slow-rank", "possible", "a large message may still be under way"),)),
+            ),
         )
     return None
 
