@@ -213,6 +213,8 @@ class Bench:
         self.steps = 0
         for _ in range(3):  # compiles, allocates, chooses kernels
             self.step()
+        if self.tools.checkpointer is not None:
+            self.tools.checkpointer.make_room(self.spread.model, self.optimizer)
         synchronise(place)
 
     def step(self, checkpoint_every: int = CHECKPOINT_EVERY) -> None:

@@ -1,4 +1,4 @@
-"""What runs on a GPU only: the kernel of the loss, and a compiled step, against plain torch in fp32."""
+"""What runs on a GPU only: our kernels, and a compiled step, against plain torch."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rankscope.train import loss as losses
+from rankscope.train import rotary
 from rankscope.train.config import ModelConfig, RunConfig, SystemConfig, TrainingConfig
 from rankscope.train.place import find_place
 from rankscope.train.spread import build_model
@@ -65,7 +66,7 @@ def test_value_that_is_not_finite_reaches_the_loss(bad: float) -> None:
 @pytest.mark.parametrize("inner", [64, 100, 4288])
 @pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 1e-5), (torch.bfloat16, 1e-2)])
 def test_gradient_of_swiglu_is_that_of_plain_torch(inner: int, dtype: torch.dtype, error: float) -> None:
-    from rankscope.train.swiglu_kernel import swiglu_gradient
+    from rankscope.train.kernels.swiglu import swiglu_gradient
 
     torch.manual_seed(3)
     both = (2 * torch.randn(3, 77, 2 * inner, device="cuda")).to(dtype)
@@ -80,7 +81,7 @@ def test_gradient_of_swiglu_is_that_of_plain_torch(inner: int, dtype: torch.dtyp
 
 @pytest.mark.parametrize("rows", [1, 1000, 4288])
 def test_sum_of_gradients_is_that_of_torch(rows: int) -> None:
-    from rankscope.train.adding_kernel import add_in_place
+    from rankscope.train.kernels.adding import add_in_place
 
     total = torch.randn(rows, 77, device="cuda")
     part = torch.randn(3 * rows, 77, device="cuda", dtype=torch.bfloat16)[rows : 2 * rows]
@@ -89,6 +90,43 @@ def test_sum_of_gradients_is_that_of_torch(rows: int) -> None:
     assert torch.equal(total, expected)
     add_in_place(total.T, part.T)
     assert torch.equal(total, expected + part)
+
+
+@pytest.mark.parametrize("width", [48, 768, 1600, 4096])
+@pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 1e-5), (torch.bfloat16, 1e-2)])
+def test_gradient_of_a_forked_norm_is_that_of_plain_torch(width: int, dtype: torch.dtype, error: float) -> None:
+    from rankscope.train.kernels.norm import norm_gradient
+
+    torch.manual_seed(4)
+    x, through, past = (torch.randn(5, 777, width, device="cuda").to(dtype) for _ in range(3))
+    weight = torch.randn(width, device="cuda")
+    of_x, of_weight = norm_gradient(through, past, x, weight, 1e-5)
+    wide, wide_weight = x.double().requires_grad_(), weight.double().requires_grad_()
+    normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-5) * wide_weight
+    torch.autograd.backward((wide * 1.0, normed), (past.double(), through.double()))
+    for one, other in ((of_x, wide.grad), (of_weight, wide_weight.grad)):
+        assert other is not None
+        assert float((one.double() - other).norm() / other.norm()) < error
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "size"), [(25, 25, 64), (32, 8, 128), (5, 1, 24), (6, 2, 96)])
+def test_rotary_positions_are_those_of_plain_torch_in_both_passes(heads: int, kv_heads: int, size: int) -> None:
+    from rankscope.train.kernels import rotary as kernels
+
+    torch.manual_seed(5)
+    all_heads = heads + 2 * kv_heads
+    mixed = torch.randn(2, 33, all_heads, size, device="cuda", dtype=torch.bfloat16)
+    angles = torch.randn(33, 1, size // 2, device="cuda")
+    cosine, sine = angles.cos(), angles.sin()
+    wanted = [rotary.rotate(each, cosine, sine) for each in torch.split(mixed[:, :, : heads + kv_heads], heads, dim=2)]
+    for one, other in zip(kernels.turned(mixed, cosine, sine, heads), wanted, strict=False):
+        assert torch.allclose(one.float(), other.float(), atol=1e-2, rtol=1e-2)
+    query = torch.randn(2, heads, 33, size, device="cuda", dtype=torch.bfloat16).transpose(1, 2)
+    key, value = (torch.randn(2, 33, kv_heads, size, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    back = kernels.turned_back(query, key, value, cosine, sine)
+    expected = torch.cat((rotary.rotate(query, cosine, -sine), rotary.rotate(key, cosine, -sine), value), dim=2)
+    assert back.shape == (2, 33, all_heads, size)
+    assert torch.allclose(back.float(), expected.float(), atol=1e-2, rtol=1e-2)
 
 
 @pytest.mark.filterwarnings("ignore")  # of the compiler, about itself

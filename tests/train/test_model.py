@@ -13,6 +13,8 @@ from rankscope.train.compute_copies import ComputeCopies
 from rankscope.train.config import ModelConfig, parameter_count
 from rankscope.train.flops import flops_per_token
 from rankscope.train.model import Decoder, block_math, initialise
+from rankscope.train.norm import forked_norm, rms_norm
+from rankscope.train.rotary import rotate, with_positions
 from rankscope.train.swiglu import swiglu
 
 SMALL = ModelConfig(layers=3, width=32, heads=4, kv_heads=2, ffn=48, context_length=16)
@@ -55,6 +57,36 @@ def test_gpt2_sizes_have_the_parameter_counts_of_gpt2(layers: int, width: int, h
     count = parameter_count(config)
     assert abs(count - published) / published < 0.01
     assert flops_per_token(config, 50304) == 6 * count + 12 * layers * width * 1024
+
+
+def test_norm_at_a_fork_gives_the_gradients_of_both_ways() -> None:
+    torch.manual_seed(3)
+    x, past, through = (torch.randn(2, 5, 24) for _ in range(3))
+    weight = torch.randn(24)
+    found = [x.clone().requires_grad_(), weight.clone().requires_grad_()]
+    torch.autograd.backward(forked_norm(found[0], found[1], 1e-5), (past, through))
+    plain = [x.clone().requires_grad_(), weight.clone().requires_grad_()]
+    torch.autograd.backward((plain[0] * 1.0, rms_norm(plain[0], plain[1], 1e-5)), (past, through))
+    for one, other in zip(found, plain, strict=True):
+        assert torch.allclose(one.grad, other.grad, atol=1e-5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (4, 2), (3, 1)])
+def test_positions_give_the_gradients_of_turning_queries_and_keys_apart(heads: int, kv_heads: int) -> None:
+    torch.manual_seed(4)
+    mixed = torch.randn(2, 7, heads + 2 * kv_heads, 12, requires_grad=True)
+    again = mixed.detach().clone().requires_grad_()
+    angles = torch.randn(7, 1, 6)
+    cosine, sine = angles.cos(), angles.sin()
+    found = with_positions(mixed, cosine, sine, heads)
+    query, key, value = torch.split(again, [heads, kv_heads, kv_heads], dim=2)
+    wanted = (rotate(query, cosine, sine), rotate(key, cosine, sine), value)
+    for one, other in zip(found, wanted, strict=True):
+        assert torch.equal(one, other)
+    seeds = [torch.randn_like(each) for each in wanted]
+    torch.autograd.backward(found, seeds)
+    torch.autograd.backward(wanted, seeds)
+    assert torch.allclose(mixed.grad, again.grad, atol=1e-5)  # type: ignore[arg-type]
 
 
 def test_a_token_does_not_see_what_comes_after_it() -> None:

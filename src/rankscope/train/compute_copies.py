@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rankscope.train.kernels import has_own_kernels
 from rankscope.train.model import BlockCopies, Decoder
-from rankscope.train.own_kernels import has_own_kernels
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class ComputeCopies:
             model.output_copy = self._copy(model.output.weight)
         self._add: Callable[[Tensor, Tensor], object] = Tensor.add_
         if has_own_kernels(model.tok_embed.weight.device):
-            from rankscope.train.adding_kernel import add_in_place
+            from rankscope.train.kernels.adding import add_in_place
 
             self._add = add_in_place
         self._masters: list[Tensor] = [piece.master.detach() for piece in self._pieces]

@@ -156,6 +156,8 @@ def _steps(config: RunConfig, parts: Parts, account: Account, stop: StopWish, fi
             hear = _FirstBatch(parts.voice, parts.place) if step == first_step else _nothing
             late.put(step, parts.stepper.run(step, batches, stop_wanted=stop.wanted, hear=hear))
             done = step + 1
+            if step == first_step and config.checkpoint.every:
+                parts.checkpointer.make_room(parts.spread.model, parts.optimizer)
             stop.moved()
             save = config.checkpoint.every and done % config.checkpoint.every == 0 and done < config.training.max_steps
             # Before a checkpoint the host catches up: a step that was left out must not be saved as one made.

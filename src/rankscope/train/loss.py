@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rankscope.train.own_kernels import has_own_kernels
+from rankscope.train.kernels import has_own_kernels
 
 _ChunkMath = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 _LOGITS_BYTES = 1 << 30
@@ -45,7 +45,7 @@ def compile_loss(device: torch.device, **options: Any) -> None:
     """From now on one kernel turns a chunk's logits into its gradient: one of our own on a GPU, else a compiled one."""
     global _chunk_math  # noqa: PLW0603  one process trains one model
     if has_own_kernels(device):
-        from rankscope.train.logit_kernel import gradient_in_place
+        from rankscope.train.kernels.logits import gradient_in_place
 
         _chunk_math = gradient_in_place
     else:

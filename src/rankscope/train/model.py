@@ -15,6 +15,8 @@ from torch.utils.checkpoint import checkpoint
 
 from rankscope.train.config import ModelConfig, ffn_width, kv_heads
 from rankscope.train.loss import linear_cross_entropy
+from rankscope.train.norm import forked_norm, rms_norm
+from rankscope.train.rotary import rotary_tables, with_positions
 from rankscope.train.swiglu import swiglu
 
 
@@ -31,23 +33,11 @@ class Shape:
 BlockMath = Callable[..., Tensor]
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """In fp32 inside, whatever comes in; the result has the type of `x`."""
-    wide = x.float()
-    return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps) * weight.float()).to(x.dtype)
-
-
 def joined(weights: tuple[Tensor, ...], dtype: torch.dtype) -> Tensor:
     """Several matrices that multiply the same input, as one: one large product is faster than three small ones."""
     if len(weights) == 1:
         return weights[0].to(dtype)
     return torch.cat([weight.to(dtype) for weight in weights])
-
-
-def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Rotary positions for [batch, tokens, heads, size]: the halves of each head are the two coordinates."""
-    first, second = x.float().chunk(2, dim=-1)
-    return torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1).to(x.dtype)
 
 
 def attention_math(
@@ -56,8 +46,7 @@ def attention_math(
     """Causal attention over normed `x`; `inputs` are the query, key and value matrices, or all three in one."""
     batch, tokens, _ = x.shape
     mixed = F.linear(x, joined(inputs, x.dtype)).view(batch, tokens, shape.heads + 2 * shape.kv_heads, shape.head_size)
-    query, key, value = torch.split(mixed, [shape.heads, shape.kv_heads, shape.kv_heads], dim=2)
-    query, key = rotate(query, cosine, sine), rotate(key, cosine, sine)
+    query, key, value = with_positions(mixed, cosine, sine, shape.heads)
     grouped = shape.kv_heads != shape.heads
     if grouped and x.device.type == "cpu":  # the CPU's fused kernel knows no groups
         repeats = shape.heads // shape.kv_heads
@@ -90,9 +79,10 @@ def block_math(
     shape: Shape,
 ) -> Tensor:
     """A block as a function of its tensors alone, so that it is compiled once for all blocks."""
-    normed = rms_norm(x, attention_norm, shape.eps)
+    x, normed = forked_norm(x, attention_norm, shape.eps)
     x = x + attention_math(normed, cosine, sine, attention_inputs, attention_output, shape)
-    return x + feed_forward_math(rms_norm(x, ffn_norm, shape.eps), ffn_inputs, ffn_output)
+    x, normed = forked_norm(x, ffn_norm, shape.eps)
+    return x + feed_forward_math(normed, ffn_inputs, ffn_output)
 
 
 class Norm(nn.Module):
@@ -288,14 +278,6 @@ class Decoder(nn.Module):
             self.positions = rotary_tables(self.config, self.norm.weight.device)
         cosine, sine = self.positions
         return cosine[:tokens], sine[:tokens]
-
-
-def rotary_tables(config: ModelConfig, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Cosine and sine of [tokens, 1, half a head]."""
-    size = config.width // config.heads
-    frequencies = config.rope_theta ** (-torch.arange(0, size, 2, dtype=torch.float64) / size)
-    angles = torch.outer(torch.arange(config.context_length, dtype=torch.float64), frequencies)[:, None, :]
-    return angles.cos().float().to(device), angles.sin().float().to(device)
 
 
 @torch.no_grad()

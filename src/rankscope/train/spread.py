@@ -15,13 +15,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.parallel import DistributedDataParallel
 
 from rankscope.errors import UsageError
+from rankscope.train import norm, rotary, swiglu
 from rankscope.train.compute_copies import ComputeCopies
 from rankscope.train.config import RunConfig
+from rankscope.train.kernels import has_own_kernels
 from rankscope.train.loss import chunk_tokens, compile_loss
-from rankscope.train.model import Decoder, block_math, initialise, rms_norm
-from rankscope.train.own_kernels import has_own_kernels
+from rankscope.train.model import Decoder, block_math, initialise
 from rankscope.train.place import Place, Spread
-from rankscope.train.swiglu import use_kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,9 @@ def _compile(model: Decoder, config: RunConfig, place: Place, spread: Spread) ->
         options["mode"] = "max-autotune-no-cudagraphs"
     compile_loss(place.device, **options)
     if has_own_kernels(place.device):
-        use_kernel()
+        norm.use_kernel()
+        rotary.use_kernels()
+        swiglu.use_kernel()
     if wanted == "whole":
         if spread in ("fsdp", "hsdp"):
             raise UsageError(f"model.compile=whole does not go with {spread}: write model.compile=blocks")
@@ -130,7 +132,7 @@ def _compile(model: Decoder, config: RunConfig, place: Place, spread: Spread) ->
     compiled = torch.compile(block_math, fullgraph=True, **options)
     for block in model.blocks():
         block.math = compiled
-    model.norm.math = torch.compile(rms_norm, fullgraph=True, **options)
+    model.norm.math = torch.compile(norm.rms_norm, fullgraph=True, **options)
 
 
 @contextlib.contextmanager

@@ -55,6 +55,6 @@ def _shape(gradient: Tensor, both: Tensor) -> Tensor:  # noqa: ARG001
 
 def use_kernel() -> None:
     """From now on the gradients come from a kernel of our own where the tensors are on a GPU; needs Triton."""
-    from rankscope.train.swiglu_kernel import swiglu_gradient
+    from rankscope.train.kernels.swiglu import swiglu_gradient
 
     _operation.register_kernel("cuda", swiglu_gradient)

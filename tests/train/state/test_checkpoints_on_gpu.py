@@ -75,6 +75,17 @@ def test_a_state_saved_while_training_goes_on_is_that_of_its_step(tmp_path: Path
     assert all(torch.equal(one, other) for one, other in zip(whole(model), whole(again), strict=True))
 
 
+def test_memory_taken_ahead_is_what_the_first_save_uses() -> None:
+    tensors = {"a": torch.randn(1000, device="cuda"), "b": torch.randn(3, 5, device="cuda")}
+    stage = Stage()
+    stage.make_room(tensors)
+    ahead = torch.cuda.host_memory_stats()["num_host_alloc"]
+    staged = stage.take(tensors)
+    stage.wait()
+    assert torch.cuda.host_memory_stats()["num_host_alloc"] == ahead
+    assert all(torch.equal(staged[name], tensors[name].cpu()) for name in tensors)
+
+
 def test_staging_does_not_wait_for_the_gpu() -> None:
     stage = Stage()
     busy = torch.randn(4096, 4096, device="cuda")

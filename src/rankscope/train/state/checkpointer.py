@@ -74,6 +74,23 @@ class Checkpointer:
         """What was given to `save` as extra, after `load_latest` found a checkpoint."""
         self._on_rank_0(self._directory.open)
 
+    def make_room(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        """To be called once the optimizer has made a step: in the background, takes the host memory that the first
+        save of GPU tensors needs, so that the training does not wait for it then."""
+        held = _named(model, optimizer, tensors.optimizer_tensors(model, optimizer))
+        own = {name: tensor for name, tensor in self._own_part(held).items() if tensor.is_cuda}
+        if own and self._thread is None:
+            self._thread = threading.Thread(
+                target=self._make_room, args=(own,), name="rankscope-checkpoint-room", daemon=True
+            )
+            self._thread.start()
+
+    def _make_room(self, own: Mapping[str, Tensor]) -> None:
+        try:
+            self._stage.make_room(own)
+        except RuntimeError as error:
+            self._say(f"no host memory for checkpoints could be taken ahead: {reason(error)}")
+
     def save(
         self,
         step: int,

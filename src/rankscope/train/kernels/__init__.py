@@ -1,4 +1,4 @@
-"""Whether the Triton kernels of this package can be built: for the loss, for SwiGLU, for sums of gradients."""
+"""Kernels written in Triton, for the loss, SwiGLU, norms, rotary positions and sums of gradients."""
 
 from __future__ import annotations
 
