@@ -99,15 +99,17 @@ class FirstStep:
         begun: list[OpenStage | None] = []
 
         def before(_args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
-            if not begun and self._book.setting_up:
+            # The compiler asks autograd for the backward graph of what it traces: nothing is computed yet.
+            if not begun and not self._compiling and self._book.setting_up:
                 frame = sys._getframe(3)
                 begun.append(
                     self._book.begin("first backward", "First backward done", "first backward", frame, announce=True)
                 )
 
         def after(failed: bool) -> None:
-            self._book.end(begun[0] if begun else None, failed=failed)
-            self._calls.forget(BACKWARD, before, after)
+            if begun or not self._book.setting_up:
+                self._book.end(begun[0] if begun else None, failed=failed)
+                self._calls.forget(BACKWARD, before, after)
 
         self._calls.before(BACKWARD, before)
         self._calls.after(BACKWARD, after)
