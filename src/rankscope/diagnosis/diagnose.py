@@ -12,9 +12,10 @@ from rankscope.diagnosis.rules.aborted import settle_abort
 from rankscope.diagnosis.rules.deadlock import explain_deadlock, explain_paired_call
 from rankscope.diagnosis.rules.diverged import explain_diverged
 from rankscope.diagnosis.rules.endings import Endings, explain_endings, explain_exception, explain_left
+from rankscope.diagnosis.rules.fingerprints import explain_compared, explain_mismatch
 from rankscope.diagnosis.rules.gpu import xid_fix, xid_lines
 from rankscope.diagnosis.rules.log_facts import known_messages, signs_of_life
-from rankscope.diagnosis.rules.logs import explain_logs, explain_mismatch
+from rankscope.diagnosis.rules.logs import explain_logs
 from rankscope.diagnosis.rules.memory_limit import with_memory_limit
 from rankscope.diagnosis.rules.nodes import explain_lost_node
 from rankscope.diagnosis.rules.numerics import as_alternative, ended_by_itself, explain_non_finite
@@ -127,7 +128,8 @@ def _find(evidence: Evidence, endings: Endings, graph: WaitGraph) -> Finding | N
     if lost is not None:
         return lost
     if endings.origin is not None:
-        return _as_logged(endings.origin, evidence)
+        compared = explain_compared(evidence) if endings.origin.cause == "collective-mismatch" else None
+        return compared or _as_logged(endings.origin, evidence)
     hidden = _hidden_exception(evidence, graph)
     if hidden is not None:
         return hidden

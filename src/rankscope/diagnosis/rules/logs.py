@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 from rankscope.diagnosis import views
 from rankscope.diagnosis.finding import Finding
 from rankscope.diagnosis.rules import log_facts as facts
 from rankscope.diagnosis.rules.exceptions import explain_exception
 from rankscope.diagnosis.rules.log_waits import explain_named_missing, explain_time_limits
 from rankscope.diagnosis.rules.log_words import (
-    DUMP,
     KERNEL,
-    MATCH_FIX,
     RERUN,
     STACK,
     culprit,
@@ -25,41 +21,6 @@ from rankscope.diagnosis.verdict import Alternative, Culprit, SignOfLife
 from rankscope.evidence.model import Evidence, RankEvidence
 
 _LONG_SILENCE_S = 60.0
-
-
-def explain_mismatch(evidence: Evidence) -> Finding | None:
-    """TORCH_DISTRIBUTED_DEBUG=DETAIL compares the calls before they are made, and prints both."""
-    texts = [line.text for _, line in facts.all_lines(evidence)]
-    texts += [error.message for seen in evidence.ranks for error in seen.exceptions]
-    found = facts.fingerprints(texts)
-    counts = Counter(each.signature() for each in found)
-    if len(counts) < 2:
-        return None
-    usual = counts.most_common(1)[0]
-    # One against one: both are parties to it.
-    tied = list(counts.values()).count(usual[1]) > 1
-    guilty = found if tied else tuple(each for each in found if each.signature() != usual[0])
-    ops = {each.op for each in found}
-    parts = tuple(f"rank {each.rank} runs {each.words()}" for each in found)
-    return Finding(
-        outcome="crash",
-        cause="collective-mismatch",
-        certainty="proven" if not tied else "likely",
-        culprits=tuple(culprit(each.rank, f"runs {each.words()}", evidence) for each in guilty),
-        summary=f"the ranks call different collectives: {'; '.join(parts[:4])}",
-        because=(*parts[:6], "torch compared the calls before they were made"),
-        fix=MATCH_FIX,
-        alternatives=(
-            Alternative(
-                "collective-skipped",
-                "possible",
-                "one side may have left out a call before" if len(ops) > 1 else "a rank may be one call ahead",
-                DUMP,
-            ),
-        ),
-        references=("modelscope/ms-swift#9443",),
-        next=() if not tied else (DUMP,),
-    )
 
 
 def explain_logs(evidence: Evidence) -> Finding | None:
