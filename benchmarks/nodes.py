@@ -47,7 +47,8 @@ from rankscope.evidence.model import (
     Thread,
 )
 from rankscope.launch.nodes import exchange
-from rankscope.launch.nodes.exchange import Exchange, open_exchange
+from rankscope.launch.nodes.exchange import Exchange
+from rankscope.launch.nodes.opening import open_exchange
 from rankscope.launch.nodes.parcel import NEWEST, pack, travelling, unpack
 from rankscope.launch.nodes.words import Beat, encode
 

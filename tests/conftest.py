@@ -45,9 +45,7 @@ def never_look_again(request: pytest.FixtureRequest) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("--second-look"):
         return
-    final = [item.nodeid for item in items if item.get_closest_marker("once") is not None]
-    if config.cache is not None:
-        final += config.cache.get(_FINAL, [])
+    final = config.cache.get(_FINAL, []) if config.cache is not None else []
     if final:
         pytest.exit(f"no second look: {', '.join(final)} must be right the first time", returncode=1)
     if len(items) > MOST_SECOND_LOOKS:

@@ -118,6 +118,9 @@ RUNNING: dict[str, Way] = {
     "pip install 'rankscope[train]'": Way(
         shows="train = [", instead="grep '^train = ' pyproject.toml", because="needs a package index"
     ),
+    "pip install .": Way(
+        shows="dependencies = [", instead="grep '^dependencies = ' pyproject.toml", because="needs a package index"
+    ),
     "bash run_tests.sh": Way(shows="--fast", instead="bash run_tests.sh --help", because="it runs this very test"),
     "python zoo/run.py --nccl": Way(shows="val_loss", instead="python zoo/run.py --nccl --list", because="needs a GPU"),
     "python zoo/compare.py": Way(

@@ -6,7 +6,6 @@ import re
 import signal
 import sys
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -19,9 +18,8 @@ sys.path.insert(0, str(ZOO))
 from execution import run_case  # noqa: E402
 from expectation import Case, Expectation, Kill, accepted_lines, case_names, load_case  # noqa: E402
 from judge import GotCulprit, GotVerdict, GotWhere, Observation, judge  # noqa: E402
-from run import Result, explain, run_and_judge  # noqa: E402
-
-Runs = dict[str, Future[Result]]
+from run import explain, run_and_judge  # noqa: E402
+from several import Runs, run_several  # noqa: E402
 
 TELLING = re.compile(
     r"(?<![a-z])(hangs?|hung|deadlocks?|bugs?|faults?|faulty|stuck|culprits?|broken|victims?)(?![a-z])",
@@ -31,12 +29,12 @@ TELLING = re.compile(
 
 @pytest.fixture(scope="session")
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
-    """All selected cases, two at a time: most of a case's time is waiting."""
+    """All selected cases, several at a time."""
     folder = tmp_path_factory.mktemp("zoo")
     items = [item for item in request.session.items if isinstance(item, pytest.Function)]
     wanted = {item.callspec.params["name"] for item in items if "runs" in item.fixturenames}
-    with ThreadPoolExecutor(2) as pool:
-        yield {name: pool.submit(run_and_judge, name, folder / name) for name in case_names() if name in wanted}
+    with run_several([name for name in case_names() if name in wanted], folder) as results:
+        yield results
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -26,9 +26,17 @@ ANNOUNCEMENT = re.compile(r"rankscope: (HANG|CRASH|SLOW|NAN|INTERRUPTED)\b")
 LEFTOVER_GRACE_S = 5.0
 
 
-def run_case(case: Case, folder: Path, command: Sequence[str] = RANKSCOPE) -> Observation:
+def run_case(
+    case: Case,
+    folder: Path,
+    command: Sequence[str] = RANKSCOPE,
+    *,
+    patience: float = 1.0,
+    on_fault: Callable[[], None] = lambda: None,
+) -> Observation:
     """Runs the case; everything it writes goes under `folder`, its whole output to `folder/output.log`.
 
+    It may take `patience` times its own limit. `on_fault` is called, from another thread, when the fault begins.
     Whatever the run started is gone when this returns.
     """
     run_dir, scratch = folder / "run", folder / "scratch"
@@ -45,9 +53,9 @@ def run_case(case: Case, folder: Path, command: Sequence[str] = RANKSCOPE) -> Ob
     )
     try:
         with open(folder / "output.log", "w") as log:
-            watch = _Watch(case, run_dir, log)
+            watch = _Watch(case, run_dir, log, on_fault)
             readers = watch.start(process)
-            exit_code = _wait(process, case.expect.timeout_s)
+            exit_code = _wait(process, patience * case.expect.timeout_s)
             remaining = leftovers(mark, grace_s=LEFTOVER_GRACE_S if exit_code is not None else 0.0)
             kill_all(remaining)
             for reader in readers:
@@ -94,7 +102,7 @@ def _read_verdict(run_dir: Path) -> tuple[GotVerdict | None, str]:
 class _Watch:
     """Reads both output streams line by line, notes when things were said, and sends the case's signal."""
 
-    def __init__(self, case: Case, run_dir: Path, log: IO[str]) -> None:
+    def __init__(self, case: Case, run_dir: Path, log: IO[str], on_fault: Callable[[], None]) -> None:
         self.announcements: list[str] = []
         self.fault_at: float | None = None
         self.announced_at: float | None = None
@@ -102,6 +110,7 @@ class _Watch:
         self._case = case
         self._run_dir = run_dir
         self._log = log
+        self._on_fault = on_fault
         self._lock = threading.Lock()
         self._signal_due = case.expect.kill is not None
 
@@ -132,11 +141,13 @@ class _Watch:
             return
         if self.fault_at is None and self._case.expect.fault_marker in line:
             self.fault_at = now
+            self._on_fault()
         kill = self._case.expect.kill
         if self._signal_due and kill is not None and kill.after in line:
             self._signal_due = False
             self._send(kill)
             self.fault_at = time.monotonic()
+            self._on_fault()
 
     def _send(self, kill: Kill) -> None:
         try:

@@ -53,6 +53,8 @@ class Expectation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     env: dict[str, str] = {}
     kill: Kill | None = None
     timeout_s: float = 90.0
+    alone: bool = False
+    """Its group's timeout is hardly longer than ranks may start apart on a busy machine: nothing runs beside it."""
 
     @property
     def healthy(self) -> bool:

@@ -12,7 +12,7 @@ import shutil
 import statistics
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,10 +33,17 @@ class Result:
     folder: Path
 
 
-def run_and_judge(name: str, folder: Path, root: Path = CASES) -> Result:
-    """Runs one case once, with its files under `folder` (made here)."""
+def run_and_judge(
+    name: str,
+    folder: Path,
+    root: Path = CASES,
+    *,
+    patience: float = 1.0,
+    on_fault: Callable[[], None] = lambda: None,
+) -> Result:
+    """Runs one case once, with its files under `folder` (made here); the rest is as in `run_case`."""
     case = load_case(name, root)
-    seen = run_case(case, folder)
+    seen = run_case(case, folder, patience=patience, on_fault=on_fault)
     return Result(case, seen, judge(case, seen), folder)
 
 

@@ -1,4 +1,4 @@
-"""Vast: the produced script keeps the exit code, and a rented machine is always given back or named."""
+"""Vast: a machine that was rented is always given back or named, and the job's exit code comes back."""
 
 from __future__ import annotations
 
@@ -9,42 +9,17 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from vast_place import PYTHON, Place
 from vast_server import KEY, VastServer
 
-from conftest import COMMAND, Rankscope, wait_until
+from conftest import COMMAND, wait_until
 from rankscope.clusters.command import launch_command
 from rankscope.clusters.vast.plan import OfferLimits, VastPlan, offer_query
-from rankscope.clusters.vast.remote import Remote, environment_file
-from rankscope.clusters.vast.scripts import ONSTART_LIMIT, job_script, onstart, watch_script
 from rankscope.clusters.vast.session import Pace, Wanted, launch
 from rankscope.errors import RankscopeError, UsageError
-
-SOURCE = str(Path(__file__).resolve().parents[2] / "src")
-SSH = """#!/bin/bash
-# The machine is a folder here: what would run there runs here.
-if [[ -s {folder}/unreachable ]]; then
-    left=$(($(<{folder}/unreachable) - 1))
-    echo "$left" >{folder}/unreachable
-    [[ $left -gt 0 ]] || rm {folder}/unreachable
-    echo "ssh: connect to host vast.invalid: Connection refused" >&2
-    exit 255
-fi
-printf '%s\\n' "$*" >>{folder}/ssh-calls
-exec bash -c "${{@: -1}}"
-"""
-PYTHON = """#!/bin/bash
-# The trainer: says its arguments, leaves a run folder, and ends as it is told.
-[[ $1 != -c ]] || exit 0
-echo "trainer: $*"
-while [[ $1 != --run-dir ]]; do shift; done
-mkdir -p "$2" && echo '{}' >"$2/verdict.json"
-[[ ! -f wait ]] || sleep 600
-exit "$(<code)"
-"""
 
 
 @pytest.fixture
@@ -52,38 +27,6 @@ def server() -> Iterator[VastServer]:
     made = VastServer()
     yield made
     made.close()
-
-
-class Place:
-    """A folder with the user's work, a machine, an ssh and a python3 of its own."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.work, self.machine, self.results = folder / "work", folder / "machine", folder / "results"
-        for part in (self.work, folder / "bin", folder / "home/.ssh", self.work / ".git", self.work / "runs"):
-            part.mkdir(parents=True)
-        (self.work / "train.py").write_text("pass\n")
-        (self.work / ".git/large").write_text("history")
-        self.tool("ssh", SSH.format(folder=folder))
-        self.tool("python3", PYTHON)
-        self.key = folder / "home/.ssh/id_ed25519"
-        self.key.write_text("private")
-        self.key.with_name("id_ed25519.pub").write_text("ssh-ed25519 AAAA me\n")
-
-    def tool(self, name: str, text: str) -> None:
-        (self.folder / "bin" / name).write_text(text)
-        (self.folder / "bin" / name).chmod(0o755)
-
-    def plan(self, code: int = 0, **more: object) -> VastPlan:
-        (self.work / "code").write_text(str(code))
-        command = ("run", "--run-dir", f"{self.machine}/run", "train.py")
-        plan = VastPlan(OfferLimits(2), command, "train-abc", self.work, folder=str(self.machine), auto_shutdown=True)
-        return replace(plan, **more)  # type: ignore[arg-type]
-
-    @property
-    def environment(self) -> dict[str, str]:
-        path = f"{self.folder}/bin:/usr/bin:/bin:/usr/sbin:/sbin"
-        return {"PATH": path, "HOME": str(self.folder / "home"), "VAST_API_KEY": KEY, "PYTHONPATH": SOURCE}
 
 
 @pytest.fixture
@@ -320,121 +263,3 @@ def test_query_is_understood_by_vasts_own_package() -> None:
         "cuda_max_good": {"gte": "12.8"},
         "inet_down": {"gte": "500"},
     }
-
-
-def test_failed_setup_is_the_exit_code_and_the_job_is_not_started(place: Place) -> None:
-    shutil.copytree(place.work, place.machine / "work")
-    script = job_script(place.plan(0, setup="echo first\n(exit 41)\necho never"))
-    ended = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
-    assert (ended.returncode, (place.machine / "exit_code").read_text()) == (41, "41\n")
-    assert ended.stdout == "first\nrankscope: the set-up failed with exit code 41; the job was not started\n"
-
-
-def test_variables_go_over_the_connection_only(place: Place) -> None:
-    given = environment_file(["TOKEN", "OTHER"], {"TOKEN": "it's a $secret", "OTHER": "x"})
-    Remote("vast.invalid", 22, str(place.machine)).send_file("environment", given)
-    assert ((place.machine / "environment").stat().st_mode & 0o777) == 0o600
-    shutil.copytree(place.work, place.machine / "work")
-    place.tool("python3", '#!/bin/bash\n[[ $1 == -c ]] || printf "%s" "$TOKEN"\n')
-    script = job_script(place.plan())
-    assert "secret" not in script
-    ended = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
-    assert ended.stdout.startswith("it's a $secret")
-    for name in ("NOT_SET", "a b"):
-        with pytest.raises(UsageError, match="--env"):
-            environment_file([name], {})
-
-
-@pytest.mark.parametrize("what", ["ended and fetched", "ended, nobody came", "never started", "killed"])
-def test_watch_gives_the_machine_back_by_itself(place: Place, server: VastServer, what: str) -> None:
-    limits: dict[str, object] = {"start_limit_s": 0.0 if what == "never started" else 600.0, "fetch_limit_s": 0.0}
-    if what == "ended and fetched":
-        limits["fetch_limit_s"] = 600.0
-    plan = place.plan(0, **limits)
-    place.machine.mkdir()
-    if what != "never started":
-        ended = subprocess.Popen(["true"])
-        ended.wait()
-        (place.machine / "pid").write_text(str(ended.pid))
-    if what.startswith("ended"):
-        (place.machine / "exit_code").write_text("0\n")
-    if what == "ended and fetched":
-        (place.machine / "fetched").write_text("")
-    server.instances[1011] = {}
-    server.fail_destroys = 1
-    place.tool("python3", f'#!/bin/bash\nexec {sys.executable} "$@"\n')
-    own = {"CONTAINER_ID": "1011", "CONTAINER_API_KEY": "key-of-machine-1011", "VAST_URL": server.url}
-    script = watch_script(plan, period_s=0.05, retry_s=0.05)
-    watch = subprocess.Popen(["bash", "-c", script], env={**os.environ, **own}, stderr=subprocess.DEVNULL)
-    try:
-        assert server.destroyed.wait(30.0)
-        assert watch.wait(60.0) == 0
-    finally:
-        watch.kill()
-        watch.wait()
-    assert server.instances == {}
-
-
-def test_watch_leaves_a_machine_whose_job_runs_alone(place: Place, server: VastServer) -> None:
-    plan = place.plan(start_limit_s=0.0, fetch_limit_s=0.0)
-    place.machine.mkdir()
-    (place.machine / "pid").write_text(str(os.getpid()))
-    asked = place.folder / "slept"
-    place.tool("sleep", f'#!/bin/bash\necho >>{asked}\nexec /bin/sleep "$@"\n')
-    watch = subprocess.Popen(["bash", "-c", watch_script(plan, period_s=0.02)])
-    try:
-        assert wait_until(lambda: asked.exists() and len(asked.read_text()) > 8, 60.0)
-        assert watch.poll() is None
-    finally:
-        watch.kill()
-        watch.wait()
-    assert server.requests == []
-
-
-def test_onstart_fits_what_vast_takes_and_returns_at_once(place: Place) -> None:
-    text = onstart(place.plan(folder="/workspace/rankscope"))
-    assert text is not None
-    assert len(text) < ONSTART_LIMIT
-    assert onstart(place.plan(auto_shutdown=False)) is None
-    small = onstart(place.plan())
-    assert small is not None
-    place.tool("setsid", '#!/bin/bash\necho "$*" >"' + str(place.folder) + '/watched"\n')
-    subprocess.run(["bash", "-c", small], check=True, timeout=60)
-    assert wait_until((place.folder / "watched").exists, 30.0)
-    assert (place.machine / "watch.sh").read_text() == watch_script(place.plan())
-
-
-TRAINER = """
-import sys, torch, torch.distributed as dist
-dist.init_process_group("gloo")
-value = torch.ones(3)
-dist.all_reduce(value)
-print("sum", value.tolist(), flush=True)
-dist.destroy_process_group()
-sys.exit(int(sys.argv[1]))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("code", [0, 77])
-def test_produced_script_with_a_real_trainer_ends_as_the_trainer_does(
-    rankscope: Rankscope, tmp_path: Path, code: int
-) -> None:
-    work = tmp_path / "machine/work"
-    work.mkdir(parents=True)
-    (work / "train.py").write_text(TRAINER)
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/python3").write_text(f'#!/bin/bash\nexec {sys.executable} "$@"\n')
-    (tmp_path / "bin/python3").chmod(0o755)
-    words = ["--num-gpus", 1, "--remote-folder", tmp_path / "machine", "--workdir", work, "--dry-run"]
-    told = rankscope.command(*COMMAND, "launch", "vast", *words, "--", "train.py", code).wait(60.0)
-    text = told.out.decode()
-    script = text[text.index("job.sh:\n") + 8 :]
-    path = {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
-    ended = rankscope.command("bash", "-c", script, env=path).wait(150.0)
-    shown = ended.out.decode()
-    assert ended.code == code, shown + ended.err.decode()
-    assert (tmp_path / "machine/exit_code").read_text() == f"{code}\n"
-    assert "sum [1.0, 1.0, 1.0]" in shown
-    assert ("completed successfully" in shown) == (code == 0)
-    assert (tmp_path / "machine/run/verdict.json").exists()

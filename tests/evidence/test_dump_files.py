@@ -20,12 +20,13 @@ from hypothesis import strategies as st
 from rankscope.diagnosis.diagnose import diagnose
 from rankscope.errors import EvidenceError
 from rankscope.evidence.readers import dump_files, dumps
-from rankscope.evidence.readers.columns import KindTable, read_json, read_pickle
+from rankscope.evidence.readers.columns import KindTable
 from rankscope.evidence.readers.dump_files import read_dumps
 from rankscope.evidence.readers.dumps import NEWEST, kept_calls, rank_dumps, rank_in_name
 from rankscope.evidence.readers.gather import gather
 from rankscope.evidence.readers.kinds import HEAD
 from rankscope.evidence.readers.middle import without_middle
+from rankscope.evidence.readers.record import read_json, read_pickle
 from searching import searched
 from torch_pickle import torch_pickle
 

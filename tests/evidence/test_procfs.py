@@ -74,7 +74,7 @@ def test_names_the_holder_of_the_flock_that_a_process_waits_for(start: Start, tm
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         pid = start("import fcntl; f = open(sys.argv[1]); fcntl.flock(f, fcntl.LOCK_EX)", str(path))
-        sample = sample_when(pid, lambda sample: sample.waits_for_lock is not None)
+        sample = sample_when(pid, lambda sample: sample.waits_for_lock is not None and in_call("flock")(sample))
     assert sample.waits_for_lock is not None
     assert sample.waits_for_lock.path == str(path)
     assert sample.waits_for_lock.kind == "flock"

@@ -23,7 +23,8 @@ from rankscope.diagnosis.verdict import Verdict
 from rankscope.evidence.model import Call, Collective, Evidence, NodeEvidence, Progress, RankEvidence
 from rankscope.launch.nodes.channel import serves
 from rankscope.launch.nodes.door import Door, knock
-from rankscope.launch.nodes.exchange import Exchange, open_exchange
+from rankscope.launch.nodes.exchange import Exchange
+from rankscope.launch.nodes.opening import open_exchange
 from rankscope.launch.nodes.parcel import FULL_NODES, LEAST, NEWEST, merge, pack, travelling, unpack
 
 ZOO = Path(__file__).resolve().parents[2] / "zoo"

@@ -68,6 +68,7 @@ def test_exit_code_of_the_culprit_is_kept(rankscope: Rankscope, ending: str, cod
     assert [culprit["rank"] for culprit in ended.verdict["culprits"]] == [1]
     assert ended.verdict["outcome"] == "crash"
     assert b"CRASH" in ended.err
+    assert " ".join(ended.err.decode().split()).count(ended.verdict["headline"]) == 1, "once, in the report"
     assert b"Traceback" not in ended.err
     assert (ended.run_dir / ended.verdict["evidence"]).is_dir()
 

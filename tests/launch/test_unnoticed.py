@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 import pytest
 
-from conftest import Rankscope, wait_until
+from conftest import Ended, Rankscope, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -31,10 +32,16 @@ deep(3)
 """
 
 
+def with_and_without_probe(rankscope: Rankscope, script: Path, *arguments: str) -> tuple[Ended, Ended]:
+    """Both at the same time: each is the only rank of its job."""
+    with_probe = rankscope.start(script, *arguments, nproc=1)
+    without = rankscope.start("--no-probe", script, *arguments, nproc=1)
+    return with_probe.wait(), without.wait()
+
+
 def test_program_without_torch_notices_nothing_of_the_probe(rankscope: Rankscope) -> None:
     script = rankscope.script(LOOKS_AROUND)
-    with_probe = rankscope.run(script, "a", "--run-dir", "b", nproc=1)
-    without = rankscope.run("--no-probe", script, "a", "--run-dir", "b", nproc=1)
+    with_probe, without = with_and_without_probe(rankscope, script, "a", "--run-dir", "b")
     for stream in ("stdout", "stderr"):
         assert with_probe.log(0, stream).decode() == without.log(0, stream).decode()
     assert b"\nFalse False" in with_probe.log(0, "stdout")
@@ -86,8 +93,7 @@ finally:
 
 def test_program_with_torch_prints_the_same_to_the_last_traceback(rankscope: Rankscope) -> None:
     script = rankscope.script(USES_TORCH)
-    with_probe = rankscope.run(script, nproc=1)
-    without = rankscope.run("--no-probe", script, nproc=1)
+    with_probe, without = with_and_without_probe(rankscope, script)
     for stream in ("stdout", "stderr"):
         assert with_probe.log(0, stream).decode() == without.log(0, stream).decode()
     assert with_probe.log(0, "stdout").count(b"Traceback") == 5

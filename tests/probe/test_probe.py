@@ -235,15 +235,14 @@ def train():
         pass
 
 
-ends = []
+children = []
 for _ in range(10):
-    child = os.fork()
-    if child == 0:
+    children.append(os.fork())
+    if children[-1] == 0:
         atexit.register(let_gloo_finish)
         train()
         sys.exit(0)
-    ends.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-print(ends)
+print([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children])
 """
 
 

@@ -15,7 +15,7 @@ from torch.distributed.elastic.multiprocessing.api import MultiprocessContext, S
 
 from rankscope.launch.job import Job, RankProcess
 from rankscope.launch.nodes.channel import ChannelLost
-from rankscope.launch.nodes.exchange import open_exchange
+from rankscope.launch.nodes.opening import open_exchange
 from rankscope.launch.process_tree import become_subreaper, kill_descendants, reap_orphans
 from rankscope.launch.supervisor import Supervisor
 from rankscope.report import live

@@ -28,7 +28,7 @@ from rankscope.report import live, terminal
 
 
 def launch(arguments: list[str], pages_path: str) -> int:
-    """Runs the job and says how it went; `pages_path` is where the ranks' pages may lie."""
+    """Runs the job and says how it went; `pages_path` is a folder for the ranks' pages."""
     chosen = options.parse(arguments)
     beforehand.run_wanted_checks(chosen)
     beforehand.place_in_slurm(chosen)
@@ -48,8 +48,6 @@ def launch(arguments: list[str], pages_path: str) -> int:
         {"on_hang": chosen.on_hang, "on_nan": chosen.on_nan, "stall_after_s": chosen.stall_after_s},
     )
     pages = Path(pages_path) if chosen.probe else None
-    if pages is not None:
-        pages.mkdir(mode=0o700)
     prepared = [
         told,
         limits.set_low_memory() if chosen.low_memory else None,

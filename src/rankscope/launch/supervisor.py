@@ -132,8 +132,12 @@ class Supervisor:
         self._keep(verdict, evidence)
         if nodes is not None:
             nodes.rule(verdict, stop=True, hang=False)
-        if verdict.outcome not in ("ok", "interrupted"):
-            live.say(live.detected(verdict, "stopping the other ranks" if self._job.living() else ""))
+        if verdict.outcome in ("ok", "interrupted"):
+            return
+        if self.restarts_left() > 0:
+            live.say(live.detected(verdict, "restarting the job"))
+        elif self._job.living():
+            live.say(live.ending(verdict, "stopping the other ranks"))
 
     def _first_to_tell(self, attempt: int) -> bool:
         """A failure is looked at when a rank here has ended and when another node asks: the first look counts. By the
@@ -229,7 +233,8 @@ class Supervisor:
             self._ruled[self._job.attempt] = hang and stop
         restarts = self.restarts_left() > 0 and (self.restarts_hangs or not hang)
         then = "restarting the job" if restarts else "stopping the job" if stop else "watching on, nothing is stopped"
-        live.say(live.detected(verdict, then))
+        ends_at_once = stop and not hang and not restarts
+        live.say(live.ending(verdict, then) if ends_at_once else live.detected(verdict, then))
         if not stop or (restarts and not hang):
             return  # elastic restarts a failed job by itself, on all nodes
         self.stopped_for_hang = self.stopped_for_hang or hang

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 
 from rankscope.diagnosis.verdict import Verdict
-from rankscope.report.phrases import plain
+from rankscope.diagnosis.views import ranks_text
+from rankscope.report.phrases import plain, short_path
 
 
 def say(text: str) -> None:
@@ -32,6 +33,16 @@ def detected(verdict: Verdict, then: str) -> str:
     after = f" after {verdict.detected_after_s:.1f} s" if verdict.detected_after_s is not None else ""
     tail = f" ({then})" if then else ""
     return plain(f"{verdict.outcome.upper()}, {verdict.certainty}{after}: {verdict.headline}{tail}")
+
+
+def ending(verdict: Verdict, then: str) -> str:
+    """Who and where, in a few words: the report with the headline follows as soon as the ranks have ended."""
+    ranks = sorted({culprit.rank for culprit in verdict.culprits if culprit.rank is not None})
+    places = dict.fromkeys(
+        f"{short_path(culprit.where.file)}:{culprit.where.line}" for culprit in verdict.culprits if culprit.where
+    )
+    facts = ", ".join(filter(None, (ranks_text(ranks) if ranks else "", next(iter(places), ""))))
+    return plain(f"{verdict.outcome.upper()}{': ' if facts else ''}{facts} ({then}; the report follows)")
 
 
 def slowed(sentence: str) -> str:

@@ -15,7 +15,8 @@ from dataclasses import replace
 from functools import partial
 
 from rankscope.errors import EvidenceError
-from rankscope.evidence.readers.columns import Columns, Kind, KindTable, read_json, read_pickle
+from rankscope.evidence.readers.columns import Columns, Kind, KindTable
+from rankscope.evidence.readers.record import read_json, read_pickle
 
 LARGEST_DUMP = 1 << 30
 LARGE_JOB = 10 << 20
