@@ -22,6 +22,8 @@ from rankscope.report.status_lines import status_lines
 Mode = Literal["auto", "on", "off"]
 
 _PERIOD_S = 0.25
+_STEADY_PERIOD_S = 1.0
+"""Once all ranks train and begin no stages: each turn takes processor time from ranks that use all cores."""
 _LONG_S = 5.0
 """After the first step, only what takes that long is told."""
 _LATE_FACTOR = 3.0
@@ -80,8 +82,13 @@ class StageTeller:
             self._guarded_turn()
 
     def _run(self) -> None:
-        while not self._stop.wait(_PERIOD_S):
+        while not self._stop.wait(self._period(time.time())):
             self._guarded_turn()
+
+    def _period(self, now: float) -> float:
+        tracks = self._tracks.values()
+        trained = len(tracks) == len(self._job.ranks) > 0 and all(track.first_step_at is not None for track in tracks)
+        return _STEADY_PERIOD_S if trained and all(now - track.moved_at > _LONG_S for track in tracks) else _PERIOD_S
 
     def _guarded_turn(self) -> None:
         with self._busy:
