@@ -147,9 +147,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     used: list[float] = []
     plain: list[float] = []
     for _ in range(chosen.starts):
-        for wall, processor, step in rounds(run("rankscope", chosen.width, chosen.seconds)[0]):
-            walls.append(wall)
-            used.append(processor)
+        for added_wall, added_used, step in rounds(run("rankscope", chosen.width, chosen.seconds)[0]):
+            walls.append(added_wall)
+            used.append(added_used)
             plain.append(step)
     step_s = statistics.median(plain)
     beside = run("rankscope", chosen.width, LAUNCHER_S)[1] - run("torchrun", chosen.width, LAUNCHER_S)[1]

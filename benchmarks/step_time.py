@@ -1,6 +1,6 @@
 """What the scope costs a step: one job under `torchrun` and one under `rankscope run`, in short turns.
 
-    python benchmarks/step_time.py [--starts 20] [--rounds 12] [--null]
+    python benchmarks/step_time.py [--starts 20] [--rounds 8] [--null]
 
 Both jobs are started at once and then take turns: all processes of one are stopped (SIGSTOP) while the other runs. A
 machine whose speed changes from second to second hits both alike, which whole runs one after another do not allow.
@@ -143,9 +143,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def add_options(parser: argparse.ArgumentParser, *, width: int) -> None:
-    parser.add_argument("--starts", type=int, default=20, help="times that both jobs are started (default: 20)")
-    parser.add_argument("--rounds", type=int, default=12, help="turns of each job after a start (default: 12)")
+def add_options(parser: argparse.ArgumentParser, *, width: int, starts: int = 20) -> None:
+    parser.add_argument("--starts", type=int, default=starts, help=f"times that both jobs are started ({starts})")
+    parser.add_argument("--rounds", type=int, default=8, help="turns of each job after a start (default: 8)")
     parser.add_argument("--width", type=int, default=width, help=f"layer width: the length of a step ({width})")
     parser.add_argument("--null", action="store_true", help="compare torchrun with torchrun: the noise of the measure")
     parser.add_argument("--no-write", action="store_true", help="print only")
@@ -320,8 +320,8 @@ def facts() -> list[str]:
 def lines_of(found: Comparison, settled: str) -> list[str]:
     """The same, about a comparison."""
     return [
-        f"- 2 ranks each (gloo), each rank on a core of its own, turns of {TURN_S:g} s: {found.pairs} pairs of turns in "
-        f"{len(found.starts)} starts; step under torchrun {found.first_ms:.2f} ms",
+        f"- 2 ranks each (gloo), each rank on a core of its own, turns of {TURN_S:g} s: {found.pairs} pairs of turns "
+        f"in {len(found.starts)} starts; step under torchrun {found.first_ms:.2f} ms",
         f"- **step time ratio {found.step}**; {settled}",
         f"- processor time of rank 0's main thread in a step: ratio {found.processor}",
         f"- standard deviation between starts {found.spread:.4f}; step time ratio of each: "
