@@ -73,6 +73,21 @@ def test_everything_is_told_up_to_the_first_step_and_only_long_things_after(rank
     assert ranks.told(after_s=7.0) == []
 
 
+def test_ranks_that_train_and_begin_no_stages_are_looked_at_more_rarely(ranks: Ranks) -> None:
+    now = time.time()
+    often = ranks.teller._period(now)
+    first_step(ranks.books[0])
+    ranks.told()
+    assert ranks.teller._period(now + 60.0) == often, "the other rank does not train yet"
+    first_step(ranks.books[1])
+    ranks.told()
+    assert ranks.teller._period(now) == often
+    assert ranks.teller._period(now + 60.0) > often
+    ranks.books[0].mark("evaluation", "", None)
+    ranks.told(after_s=60.0)
+    assert ranks.teller._period(now + 60.0) == often
+
+
 def test_all_of_it_is_told_where_that_was_asked_for(tmp_path: Path) -> None:
     ranks = Ranks(tmp_path, "on")
     first_step(ranks.books[0])

@@ -22,7 +22,7 @@ from rankscope.report.status_lines import status_lines
 Mode = Literal["auto", "on", "off"]
 
 _PERIOD_S = 0.25
-_STEADY_PERIOD_S = 1.0
+_STEADY_PERIOD_S = 0.5
 """Once all ranks train and begin no stages: each turn takes processor time from ranks that use all cores."""
 _LONG_S = 5.0
 """After the first step, only what takes that long is told."""
