@@ -1,22 +1,28 @@
 """Peak memory of ranks that import torch at once, with the import lock and without it, side by side.
 
-    python benchmarks/imports.py [--ranks 8]
+    python benchmarks/imports.py [--ranks 8] [--turns 2]
 
 Each rank imports torch and makes a tensor, as the beginning of any training program does, and stays until all have
 done so. What is told is the most memory that all ranks together had at one moment (proportional set size, so that
-shared pages count once), sampled while they import; what they kept in the end; and how long the slowest took.
+shared pages count once), sampled while they import; what they kept in the end; and how long the slowest took. Writes
+it to benchmarks/results/.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import astuple, dataclass
 from pathlib import Path
+
+import step_time
 
 PROGRAM = """
 import os, sys, time
@@ -27,25 +33,72 @@ while not os.path.exists(f"{sys.argv[1]}/end"):
     time.sleep(0.05)
 """
 SAMPLE_S = 0.05
+MB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """All ranks together."""
+
+    peak: float
+    """Bytes at the worst moment."""
+    kept: float
+    """Bytes once all had imported."""
+    seconds: float
+    """Until then."""
+
+    def __str__(self) -> str:
+        return (
+            f"peak {self.peak / MB:8.0f} MB   kept {self.kept / MB:8.0f} MB   all imported after {self.seconds:5.1f} s"
+        )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--ranks", type=int, default=8, help="ranks that import at once (default: 8)")
+    parser.add_argument("--turns", type=int, default=2, help="runs of each; the median counts (default: 2)")
+    parser.add_argument("--no-write", action="store_true", help="print only")
     chosen = parser.parse_args(arguments)
-    print(f"{chosen.ranks} ranks, {os.cpu_count()} cores")
-    found = {mode: measure(mode, chosen.ranks) for mode in ("off", "on")}
-    for mode, (peak, kept, seconds) in found.items():
-        print(
-            f"--serialize-imports {mode:<4} peak {peak / (1 << 20):8.0f} MB   kept {kept / (1 << 20):8.0f} MB   "
-            f"all imported after {seconds:5.1f} s"
-        )
-    print(f"peak ratio {found['on'][0] / found['off'][0]:.2f}")
+    measured: dict[str, list[Import]] = {"off": [], "on": []}
+    for _ in range(chosen.turns):
+        for mode, found in measured.items():
+            found.append(measure(mode, chosen.ranks))
+            print(f"--serialize-imports {mode:<4} {found[-1]}", flush=True)
+    medians = {mode: _median(found) for mode, found in measured.items()}
+    ratio = medians["on"].peak / medians["off"].peak
+    print(f"{chosen.ranks} ranks, {os.cpu_count()} cores: peak ratio {ratio:.2f}")
+    if not chosen.no_write:
+        path = step_time.RESULTS / f"{time.strftime('%Y-%m-%d')}-imports.md"
+        path.write_text(_text(medians, ratio, chosen.ranks, chosen.turns))
+        print(f"written: {path.name}")
     return 0
 
 
-def measure(mode: str, ranks: int) -> tuple[int, int, float]:
-    """The ranks' peak memory in bytes, what they kept once all had imported, and the seconds until then."""
+def _median(found: Sequence[Import]) -> Import:
+    return Import(*(statistics.median(column) for column in zip(*map(astuple, found), strict=True)))
+
+
+def _text(medians: dict[str, Import], ratio: float, ranks: int, turns: int) -> str:
+    lines = [
+        f"# Memory of {ranks} ranks that import torch at once, with the import lock and without it",
+        "",
+        *step_time.facts(),
+        f"- runs of each, in turns, of which the median is told: {turns}",
+        "- memory of all ranks together, shared pages counted once (PSS)",
+        "",
+        "| `--serialize-imports` | peak | kept | all have imported after |",
+        "| --- | --- | --- | --- |",
+        *(
+            f"| {mode} | {found.peak / MB:,.0f} MB | {found.kept / MB:,.0f} MB | {found.seconds:.1f} s |"
+            for mode, found in medians.items()
+        ),
+        "",
+        f"**Peak with the lock: {ratio:.2f} times that without it.**",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def measure(mode: str, ranks: int) -> Import:
     with tempfile.TemporaryDirectory() as folder:
         done = Path(folder) / "done"
         done.mkdir()
@@ -77,12 +130,10 @@ def measure(mode: str, ranks: int) -> tuple[int, int, float]:
             time.sleep(SAMPLE_S)
         if job.returncode != 0:
             raise SystemExit(f"the job ended with {job.returncode}")
-        return peak, kept, seconds
+        return Import(peak, kept, seconds)
 
 
 def _ranks(path: Path) -> list[int]:
-    import json
-
     try:
         return list(json.loads(path.read_text()).values())
     except (FileNotFoundError, ValueError):

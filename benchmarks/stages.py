@@ -1,10 +1,11 @@
 """What a stage costs: one that is recorded and not printed, and a training step with stages on against off.
 
-    python benchmarks/stages.py [--starts 6] [--rounds 24] [--no-job]
+    python benchmarks/stages.py [--starts 20] [--rounds 8] [--no-job] [--null]
 
 The first part times `with rankscope.stage(...)`, its use as a mark, and a wrapped call, in one process as a rank has it
 after its first step. The second starts one job under `rankscope run` and one under `torchrun`, and lets them take turns
-as step_time.py does; each step of both is inside a stage, which does nothing under `torchrun`.
+as step_time.py does; each step of both is inside a stage, which does nothing under `torchrun`. Writes both to
+benchmarks/results/.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import rankscope
+import step_time
 from rankscope.probe import bootstrap
 from rankscope.probe.page import Page
 from rankscope.probe.sites import Sites
@@ -52,7 +53,7 @@ loader = torch.utils.data.DataLoader(torch.randn(64 * 32, width), batch_size=32)
 steps, flag, over, number = [], torch.zeros(1), False, 0
 while not over:
     for inputs in loader:
-        begin = time.perf_counter()
+        begin, used = time.perf_counter(), time.thread_time()
         with rankscope.stage("step"):
             optimizer.zero_grad()
             loss = model(inputs.to(device)).square().mean()
@@ -62,7 +63,7 @@ while not over:
                 torch.cuda.synchronize()
         number += 1
         rankscope.step(number)
-        steps.append((begin, time.perf_counter()))
+        steps.append((begin, time.perf_counter(), time.thread_time() - used))
     if rank == 0 and len(steps) == 64:
         open(ready, "w").close()
     flag[0] = rank == 0 and os.path.exists(stop)
@@ -83,19 +84,37 @@ class Library:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--starts", type=int, default=6, help="times that both jobs are started (default: 6)")
-    parser.add_argument("--rounds", type=int, default=24, help="turns of each job after a start (default: 24)")
-    parser.add_argument("--width", type=int, default=1024, help="layer width: sets the length of a step")
+    step_time.add_options(parser, width=512)
     parser.add_argument("--no-job", action="store_true", help="only the cost of a stage")
     chosen = parser.parse_args(arguments)
-    worst = max(measure_stages())
-    print(f"a stage that is not printed: at most {worst:.2f} µs; goal {GOAL_US:g} µs: {_word(worst <= GOAL_US)}")
+    costs = measure_stages()
+    for name, microseconds in costs.items():
+        print(f"{name:<16} {microseconds:.2f} µs")
+    worst = max(costs.values())
+    word = "met" if worst <= GOAL_US else "missed"
+    print(f"a stage that is not printed: at most {worst:.2f} µs; goal {GOAL_US:g} µs: {word}")
+    lines = [
+        f"- a stage that is not printed, in {REPETITIONS} times {LOOPS:,} loops, the least: "
+        + ", ".join(f"{name} {microseconds:.2f} µs" for name, microseconds in costs.items())
+        + f"; **at most {worst:.2f} µs**, goal {GOAL_US:g} µs: {word}"
+    ]
     if not chosen.no_job:
-        _measure_job(chosen.starts, chosen.rounds, chosen.width)
+        found = step_time.compare(chosen.starts, chosen.rounds, chosen.width, JOB, null=chosen.null)
+        settled = step_time.told(found, GOAL_RATIO, null=chosen.null)
+        second = "torchrun" if chosen.null else "rankscope run"
+        lines += [
+            f"- a training step inside of a stage, `{second}` with everything on over `torchrun`, where a stage does "
+            "nothing:",
+            *step_time.lines_of(found, settled),
+        ]
+    if not chosen.no_write:
+        path = step_time.RESULTS / f"{time.strftime('%Y-%m-%d')}-stages{'-null' if chosen.null else ''}.md"
+        path.write_text("\n".join(["# What a stage costs", "", *step_time.facts(), *lines]) + "\n")
+        print(f"written: {path.name}")
     return 0
 
 
-def measure_stages() -> list[float]:
+def measure_stages() -> dict[str, float]:
     """Microseconds of each way to pass a stage, less those of an empty loop."""
     with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as folder:
         page = Page(f"{folder}/0-1.page", rank=0)
@@ -108,9 +127,7 @@ def measure_stages() -> list[float]:
             found = {"context manager": _best(_managed), "mark": _best(_marked), "wrapped call": _best(_wrapped)}
         finally:
             bootstrap.BOOKS.remove(book)
-    for name, microseconds in found.items():
-        print(f"{name:<16} {microseconds - empty:.2f} µs")
-    return [microseconds - empty for microseconds in found.values()]
+    return {name: microseconds - empty for name, microseconds in found.items()}
 
 
 def _best(loop: Callable[[int], None]) -> float:
@@ -141,20 +158,6 @@ def _marked(count: int) -> None:
 def _wrapped(count: int) -> None:
     for _ in range(count):
         Library.call()
-
-
-def _measure_job(starts: int, rounds: int, width: int) -> None:
-    sys.path.insert(0, str(Path(__file__).resolve().parent))
-    import step_time
-
-    ratio, low, high, plain_ms, pairs = step_time.compare(starts, rounds, width, JOB)
-    print(f"step under torchrun {plain_ms:.2f} ms; {pairs} pairs of turns in {starts} starts")
-    word = _word(ratio <= GOAL_RATIO)
-    print(f"step time ratio {ratio:.4f} (95 %: {low:.4f} to {high:.4f}); goal {GOAL_RATIO:g}: {word}")
-
-
-def _word(met: bool) -> str:
-    return "met" if met else "missed"
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from rankscope.probe import bootstrap
 from rankscope.probe.stages import OpenStage
 
+_frame_of = sys._getframe
 F = TypeVar("F", bound=Callable[..., Any])
 
 _books = bootstrap.BOOKS
@@ -28,30 +29,32 @@ class stage:
     `@rankscope.stage("evaluation")` tell when it begins and when it ends.
     """
 
-    __slots__ = ("_frame", "_name", "_open")
+    __slots__ = ("_name", "_state")
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._open: OpenStage | None = None
-        self._frame: FrameType | None = sys._getframe(1) if _books else None
-        """Where it was made; None once it is more than a mark."""
+        self._state: FrameType | OpenStage | None = _frame_of(1) if _books else None
+        """Where it was made, until it is more than a mark; then the stage that is open, if one is."""
 
     def __enter__(self) -> stage:
         if _books:
             name = self._name
-            self._frame = None
-            self._open = _books[0].begin(name, name, "", sys._getframe(1))
+            self._state = _books[0].begin(name, name, "", _frame_of(1))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._open is not None:
-            _books[0].end(self._open, failed=kind is not None)
-            self._open = None
+        state = self._state
+        if type(state) is tuple:
+            self._state = None
+            if kind is None:
+                _books[0].end(state)
+            else:
+                _books[0].end(state, failed=True)
 
     def __call__(self, function: F) -> F:
-        self._frame = None
+        self._state = None
         if not _books:
             return function
         name = self._name
@@ -65,9 +68,12 @@ class stage:
 
     def __del__(self) -> None:
         # Neither entered nor used as a decorator: a statement of its own, gone as soon as it is made.
-        frame = getattr(self, "_frame", None)
-        if frame is not None:
-            _books[0].mark(self._name, "", frame)
+        try:
+            state = self._state
+        except AttributeError:
+            return  # made without a name
+        if type(state) is FrameType:
+            _books[0].mark(self._name, "", state)
 
 
 def step(number: int) -> None:

@@ -34,6 +34,24 @@ def test_news_are_told_once(book: StageBook, tmp_path: Path) -> None:
     assert reader.read().ended == ()
 
 
+def test_many_stages_are_read_across_the_end_of_the_ring_beside_one_that_is_open(
+    book: StageBook, tmp_path: Path
+) -> None:
+    reader = StageReader(tmp_path / "0-1.page")
+    for _ in range(STAGE_SLOTS - 5):
+        book.mark("batch", "", None)
+    reader.read()
+    stage = book.begin("evaluation", "evaluated", "", None)
+    assert [each.label for each in reader.read().begun] == ["evaluation"]
+    for number in range(20):
+        book.mark(f"batch {number}", "", None)
+    book.end(stage)
+    news = reader.read()
+    assert [each.label for each in news.begun] == [f"batch {number}" for number in range(20)]
+    assert [(each.label, each.left_at is None) for each in news.ended] == [("evaluation", False)]
+    assert news.missed == 0
+
+
 def test_stages_that_nobody_saw_in_time_are_counted(book: StageBook, tmp_path: Path) -> None:
     reader = StageReader(tmp_path / "0-1.page")
     for _ in range(STAGE_SLOTS + 30):

@@ -11,7 +11,7 @@ import pytest
 from rankscope.launch.job import Job, RankProcess
 from rankscope.launch.output import OutputPump
 from rankscope.launch.stage_teller import Mode, StageTeller
-from rankscope.probe.page import Page
+from rankscope.probe.page import STAGE_SLOTS, Page
 from rankscope.probe.sites import Sites
 from rankscope.probe.stages import StageBook
 
@@ -71,6 +71,24 @@ def test_everything_is_told_up_to_the_first_step_and_only_long_things_after(rank
     assert ranks.told() == []
     assert [line.partition(", for")[0] for line in ranks.told(after_s=6.0)] == ["1000] Still in saving a checkpoint"]
     assert ranks.told(after_s=7.0) == []
+
+
+def test_ranks_that_train_with_nothing_to_tell_are_looked_at_more_rarely(ranks: Ranks) -> None:
+    often = ranks.teller._period()
+    first_step(ranks.books[0])
+    ranks.told()
+    ranks.told()
+    assert ranks.teller._period() == often, "the other rank does not train yet"
+    first_step(ranks.books[1])
+    ranks.told()
+    assert ranks.teller._period() == often, "that was told"
+    ranks.books[0].mark("evaluation", "", None)
+    assert ranks.told() == []
+    assert ranks.teller._period() > often
+    for _ in range(STAGE_SLOTS // 2):
+        ranks.books[0].mark("batch", "", None)
+    assert ranks.told() == []
+    assert ranks.teller._period() == often, "so many might be overwritten unseen"
 
 
 def test_all_of_it_is_told_where_that_was_asked_for(tmp_path: Path) -> None:

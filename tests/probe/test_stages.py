@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import pickle
 import sys
+import threading
 import traceback
 import warnings
 from collections.abc import Iterator
@@ -118,6 +119,50 @@ def test_stage_by_hand_is_a_function_a_context_manager_and_a_decorator(page: Pag
         ("export", 4),
     ]
     assert listening.enabled
+
+
+def _evaluate(name: str) -> None:
+    with rankscope.stage(name):
+        pass
+
+
+def test_repeated_stage_is_told_from_others_of_its_name_by_line_caller_thread_and_words(
+    page: Page, listening: StageBook
+) -> None:
+    listening.end_set_up()
+    for _ in range(3):
+        _evaluate("evaluation")
+        _evaluate("evaluation")
+    line, here = _evaluate.__code__.co_firstlineno + 1, sys._getframe().f_lineno - 2
+    assert [[frame.line for frame in stage.site[:2]] for stage in stages(page)] == [[line, here], [line, here + 1]] * 3
+    assert [stage.number for stage in stages(page)] == [1, 2, 3, 4, 5, 6]
+    other = threading.Thread(target=_evaluate, args=("evaluation",))
+    other.start()
+    other.join()
+    assert stages(page)[6].thread != stages(page)[5].thread
+    assert stages(page)[6].site[0].line == line
+    for note in ("a", "b", "a"):
+        listening.mark("saved", "checkpoint", sys._getframe(), note=note)
+    assert [stage.note for stage in stages(page)[7:]] == ["a", "b", "a"]
+    assert all(stage.left_at is not None and stage.left_at >= stage.entered_at for stage in stages(page))
+
+
+def test_stage_after_the_set_up_leaves_it_over_and_fails_without_a_number(page: Page, listening: StageBook) -> None:
+    listening.end_set_up()
+    rankscope.stage("evaluation")
+    with pytest.raises(LookupError), rankscope.stage("evaluation"):
+        raise LookupError
+    open_one = listening.begin("export", "exported", "export", sys._getframe())
+    progress = read_page(Path(page.path)).progress
+    assert progress.set_up_over
+    assert progress.stages_passed == 1
+    assert [(stage.number, stage.failed, stage.left_at is None) for stage in progress.stages] == [
+        (1, False, False),
+        (0, True, False),
+        (0, False, True),
+    ]
+    listening.end(open_one)
+    assert stages(page)[2].number == 2
 
 
 def test_own_step_number_ends_the_set_up(page: Page, listening: StageBook) -> None:

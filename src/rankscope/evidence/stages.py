@@ -15,6 +15,8 @@ from rankscope.probe import page as layout
 
 NEWEST = 64
 """Stages kept in the evidence."""
+_FEW = 4
+"""New stages that are read one by one; of more, the whole ring is read at once."""
 
 
 class StageFields(TypedDict):
@@ -98,14 +100,13 @@ class StageReader:
             del self._open[index]
         if not wanted:
             return NewStages((), (), 0, passed, bool(over))
-        records = {
-            index: os.pread(
-                fd,
-                layout.STAGE_BYTES,
-                layout.STAGE_RING_OFFSET + (index % layout.STAGE_SLOTS) * layout.STAGE_BYTES,
-            )
-            for index in wanted
-        }
+        size = layout.STAGE_BYTES
+        many = len(wanted) > _FEW
+        ring = os.pread(fd, layout.STAGE_SLOTS * size, layout.STAGE_RING_OFFSET) if many else b""
+        records = {}
+        for index in wanted:
+            at = index % layout.STAGE_SLOTS * size
+            records[index] = ring[at : at + size] if ring else os.pread(fd, size, layout.STAGE_RING_OFFSET + at)
         used = layout.IDENTITY.unpack(os.pread(fd, layout.IDENTITY.size, 0))[4]
         if used > self._heap.bytes_read:
             self._heap.extend(os.pread(fd, used - self._heap.bytes_read, layout.HEAP_OFFSET + self._heap.bytes_read))
@@ -132,7 +133,7 @@ def _stage(index: int, record: bytes, heap: Heap) -> Stage:
         label=heap.text(label),
         words=heap.text(words),
         kind=heap.text(kind),
-        note=mask_text(heap.text(note)),
+        note=mask_text(heap.text(note)) if note else "",
         entered_at=entered / 1e9,
         left_at=left / 1e9 if left else None,
         number=number,

@@ -14,6 +14,7 @@ from rankscope.evidence.gpus import read_gpus
 from rankscope.evidence.model import Stage
 from rankscope.evidence.stages import StageReader, innermost
 from rankscope.launch.job import Job, RankProcess
+from rankscope.probe.page import STAGE_SLOTS
 from rankscope.process_status import relevant
 from rankscope.report import stage_lines
 from rankscope.report.stage_lines import Position, Speaker
@@ -22,6 +23,10 @@ from rankscope.report.status_lines import status_lines
 Mode = Literal["auto", "on", "off"]
 
 _PERIOD_S = 0.25
+_STEADY_PERIOD_S = 0.5
+"""Once all ranks train and there is nothing to tell: each turn takes processor time from ranks that use all cores."""
+_MANY = STAGE_SLOTS // 8
+"""Stages of a rank between two turns: with more of them the next turn comes soon, or some are overwritten unseen."""
 _LONG_S = 5.0
 """After the first step, only what takes that long is told."""
 _LATE_FACTOR = 3.0
@@ -64,6 +69,8 @@ class StageTeller:
         self._attempt = -1
         self._apart: dict[object, int] = {}
         self._status_due = True
+        self._calm = False
+        """The last turn had nothing to tell, and few stages to read."""
         self._stop = threading.Event()
         self._busy = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="rankscope-stages", daemon=True)
@@ -80,8 +87,13 @@ class StageTeller:
             self._guarded_turn()
 
     def _run(self) -> None:
-        while not self._stop.wait(_PERIOD_S):
+        while not self._stop.wait(self._period()):
             self._guarded_turn()
+
+    def _period(self) -> float:
+        tracks = self._tracks.values()
+        trained = len(tracks) == len(self._job.ranks) > 0 and all(track.first_step_at is not None for track in tracks)
+        return _STEADY_PERIOD_S if trained and self._calm else _PERIOD_S
 
     def _guarded_turn(self) -> None:
         with self._busy:
@@ -96,10 +108,14 @@ class StageTeller:
             self._attempt, self._tracks, self._apart = job.attempt, {}, {}
             self._status_due = self._status_due and job.attempt == 0
         lines: list[tuple[float, int, str]] = []
+        many = False
         for process in job.ranks:
             track = self._track(process)
             if track is not None:
+                passed = track.passed
                 lines += self._news(track, now)
+                many = many or track.passed - passed > _MANY
+        self._calm = not lines and not many
         if self._status_due and job.ranks and len(self._tracks) == len(job.ranks):
             self._status_due = False
             self._tell_status()

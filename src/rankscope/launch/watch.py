@@ -297,11 +297,12 @@ class Watcher:
                     if heartbeat.steps > 1:
                         trace.gaps.append(now - trace.progress_at)
                     trace.progress_at = now
-        try:
-            current = pulse(process.pid)
-        except (ProcessLookupError, OSError):
-            return  # it is ending; the next poll tells how
         if trace.base is None or now - trace.base_at >= _WINDOW_S:
+            # Not at every glance: a pulse is a dozen files that the kernel writes for us.
+            try:
+                current = pulse(process.pid)
+            except (ProcessLookupError, OSError):
+                return  # it is ending; the next poll tells how
             if trace.base is not None:
                 alive = alive or _worked(trace.base, current, now - trace.base_at)
             trace.base, trace.base_at = current, now

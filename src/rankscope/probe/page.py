@@ -32,9 +32,13 @@ STAGE_ENDED = struct.Struct("<QQQII")
 """Time (0: not yet), host memory, GPU memory, number (0: not yet), bits."""
 STAGE_RECORD = struct.Struct("<QQQ16sIIQQQII")
 """Both parts, the numbers of the four texts packed already."""
+STAGE_TAIL = struct.Struct("<QQ16sIIQQQII")
+"""The same behind the time."""
 STAGE_TEXTS = struct.Struct("<IIII")
 STAGE_BYTES = STAGE_RECORD.size
 STAGE_RING_OFFSET = STAGES_OFFSET + 64
+STAGES_WORD, STAGE_RING_WORD, STAGE_WORDS = STAGES_OFFSET // 8, STAGE_RING_OFFSET // 8, STAGE_BYTES // 8
+"""Where these begin, and how long a stage is, in words of 8 bytes."""
 PAGE_BYTES = STAGE_RING_OFFSET + STAGE_SLOTS * STAGE_BYTES
 
 IDENTITY = struct.Struct("<8sIiiIQ")

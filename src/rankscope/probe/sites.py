@@ -119,6 +119,12 @@ class Sites:
         return number, above, code, inner.f_lasti, outer.f_code, outer.f_lasti
 
 
+def is_whole_site(frame: FrameType) -> bool:
+    """Whether this frame and its caller's tell the site: both are the user's own, or nobody called it."""
+    outer = frame.f_back
+    return is_user_file(frame.f_code.co_filename) and (outer is None or is_user_file(outer.f_code.co_filename))
+
+
 def user_frames(frame: FrameType | None) -> list[tuple[str, int, str]]:
     """The innermost user frames at or above `frame`."""
     return _chain(frame)

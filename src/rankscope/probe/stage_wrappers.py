@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 from rankscope.probe.sites import STAGE_CODE, is_user_file
 from rankscope.probe.stages import OpenStage, StageBook
 
+_frame_of = sys._getframe
+
 
 class Call(NamedTuple):
     """A call that is a stage."""
@@ -45,7 +47,7 @@ def wrap_attribute(book: StageBook, owner: Any, name: str, call: Call) -> None:
 # Warnings count stack levels without frames whose file name has `importlib` and `_bootstrap` in it, and the traceback
 # entry of the frame is taken out as the exception passes: neither shows that the wrapper is there.
 _SOURCE = """\
-def make(func, begin, failed, end, wraps):
+def make(func, begin, failed, end, after, wraps):
     @wraps(func)
     def wrapper(*args, **kwargs):
         stage = begin(args, kwargs)
@@ -54,7 +56,9 @@ def make(func, begin, failed, end, wraps):
         except BaseException:
             failed(stage)
             raise
-        end(stage, result)
+        end(stage)
+        if after is not None and stage is not None:
+            after(result)
         return result
     return wrapper
 """
@@ -63,24 +67,30 @@ exec(compile(_SOURCE, STAGE_CODE, "exec"), _scope)
 
 
 def _wrap(book: StageBook, function: Any, call: Call) -> Any:
-    def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> OpenStage | None:
+    label, words, kind, announce = call.label, call.words, call.kind, call.announce
+    named = "{cls}" in label or "{cls}" in words
+
+    def begin(*_: object) -> OpenStage | None:
+        return book.begin(label, words, kind, _frame_of(2), "", announce)
+
+    def begin_with_care(args: tuple[Any, ...], kwargs: dict[str, Any]) -> OpenStage | None:
         if not book.enabled:
             return None
-        frame = sys._getframe(2)
+        frame = _frame_of(2)
         if call.from_user and not is_user_file(frame.f_code.co_filename):
             return None
         try:
-            label, words = call.label, call.words
-            if "{cls}" in label or "{cls}" in words:
+            about, said = label, words
+            if named:
                 name = _class_name(args)
-                label, words = label.replace("{cls}", name), words.replace("{cls}", name)
+                about, said = label.replace("{cls}", name), words.replace("{cls}", name)
             note = call.note(args, kwargs) if call.note is not None else ""
             if call.before is not None:
                 call.before(book, frame, args, kwargs)
         except Exception as error:  # noqa: BLE001  noted on the page and shown in the report
             book._give_up(error)
             return None
-        return book.begin(label, words, call.kind, frame, note=note, announce=call.announce)
+        return book.begin(about, said, kind, frame, note=note, announce=announce)
 
     def failed(stage: OpenStage | None) -> None:
         error = sys.exc_info()[1]
@@ -88,16 +98,22 @@ def _wrap(book: StageBook, function: Any, call: Call) -> Any:
             hide_own_entry(error)
         book.end(stage, failed=True)
 
-    def end(stage: OpenStage | None, result: Any) -> None:
-        book.end(stage)
-        if call.after is not None and stage is not None:
+    def after(result: Any) -> None:
+        if call.after is not None:
             try:
                 call.after(book, result)
             except Exception as error:  # noqa: BLE001  noted on the page and shown in the report
                 book._give_up(error)
 
-    # A builtin has no attributes to copy beyond its name and text.
-    return _scope["make"](function, begin, failed, end, functools.wraps)
+    plain = not named and call.note is None and call.before is None and not call.from_user
+    return _scope["make"](
+        function,
+        begin if plain else begin_with_care,
+        failed,
+        book.end,
+        after if call.after is not None else None,
+        functools.wraps,  # a builtin has no attributes to copy beyond its name and text
+    )
 
 
 def hide_own_entry(error: BaseException) -> None:

@@ -13,11 +13,12 @@ import struct
 import sys
 import time
 from collections.abc import Callable
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 from rankscope.probe.page import (
     COUNTERS_OFFSET,
+    COUNTERS_WORD,
     FAILED,
     STAGE_ALWAYS,
     STAGE_ANNOUNCED,
@@ -26,15 +27,24 @@ from rankscope.probe.page import (
     STAGE_ENDED,
     STAGE_RECORD,
     STAGE_RING_OFFSET,
+    STAGE_RING_WORD,
     STAGE_SLOTS,
+    STAGE_TAIL,
     STAGE_TEXTS,
+    STAGE_WORDS,
     STAGES_OFFSET,
+    STAGES_WORD,
     Page,
 )
-from rankscope.probe.sites import Sites
+from rankscope.probe.sites import Sites, is_whole_site
 
 _PAGE_SIZE = os.sysconf("SC_PAGE_SIZE")
 _ENDED_AT = STAGE_RING_OFFSET + STAGE_BEGUN.size
+_ENDED_WORD = STAGE_RING_WORD + STAGE_BEGUN.size // 8
+_NUMBER_WORD = STAGE_RING_WORD + STAGE_WORDS - 1
+_BEHIND_TIME = STAGE_RING_OFFSET + 8
+_AFTER_RECORD = STAGE_RING_OFFSET + STAGE_BYTES
+_SET_UP_OVER = 1 << 32
 _NO_NUMBER = FAILED | STAGE_ALWAYS
 _now = time.time_ns
 _thread_id = _thread.get_ident
@@ -43,7 +53,12 @@ _pack_end = STAGE_ENDED.pack_into
 _pack_u64 = struct.Struct("<Q").pack_into
 _pack_u32 = struct.Struct("<I").pack_into
 _MOST_TEXTS = 1000
+_MOST_USUAL = 1000
 
+Usual = tuple[str, str, str, int, CodeType | None, CodeType | None, int, bytes]
+"""A stage as it was begun or marked last: words, kind and note, thread, code of its caller (None where that does not
+tell the site), code and instruction of the caller's caller, and its record behind the time. One that comes from the
+same line again is written in one piece."""
 
 OpenStage = tuple[int, str, int, list[Any], int]
 """A stage that has begun: index, kind, bits, the open stages of its thread, and the identity of the frame of the
@@ -52,7 +67,10 @@ cost next to nothing."""
 
 
 class StageBook:
-    """The stages of this process. Nothing here raises: a fault is noted on the page, and stages end there."""
+    """The stages of this process. Nothing here raises: a fault is noted on the page, and stages end there.
+
+    None of its parameters is keyword-only: Python 3.11 calls functions that have some twice as slowly.
+    """
 
     def __init__(self, page: Page, sites: Sites) -> None:
         self._page = page
@@ -62,6 +80,8 @@ class StageBook:
         self._count = 0
         self._passed = itertools.count(1)
         self._texts: dict[tuple[str, str, str, str], bytes] = {}
+        self._usual: dict[tuple[str, int], Usual] = {}
+        """By label, and the instruction of its caller."""
         self._setting_up = True
         self._finished = False
         self.enabled = True
@@ -72,7 +92,6 @@ class StageBook:
         words: str,
         kind: str,
         frame: FrameType | None,
-        *,
         note: str = "",
         announce: bool = False,
         frame_id: int = 0,
@@ -90,26 +109,29 @@ class StageBook:
                     self._close_returned(stack, frame)
                 if kind and _has(stack, kind):
                     return None
-            bits = STAGE_ANNOUNCED if announce else 0
-            host, gpu = read_memory() if announce or self._setting_up else (0, 0)
-            texts = self._texts.get((label, words, kind, note)) or self._number(label, words, kind, note)
-            site = self._sites.number(frame)
-            now = _now()
-            index = next(self._begun)
-            self._count = index + 1
-            memory = self._page.map
-            at = STAGE_RING_OFFSET + index % STAGE_SLOTS * STAGE_BYTES
-            _pack_stage(memory, at, now, host, gpu, texts, site, thread & 0xFFFFFFFF, 0, 0, 0, 0, bits)
-            _pack_u64(memory, STAGES_OFFSET, index + 1)
-            _pack_u64(memory, COUNTERS_OFFSET, now)
-            stage = (index, kind, bits, stack, frame_id)
+            if announce or self._setting_up:
+                bits = STAGE_ANNOUNCED if announce else 0
+                index = self._begin_with_memory(label, words, kind, note, thread, frame, bits)
+                stage = (index, kind, bits, stack, frame_id)
+            else:
+                tail = self._tail(label, words, kind, note, thread, frame)
+                index, now = next(self._begun), _now()
+                self._count = index + 1
+                page, slot = self._page, index % STAGE_SLOTS
+                at = slot * STAGE_BYTES
+                page.map[at + _BEHIND_TIME : at + _AFTER_RECORD] = tail
+                numbers = page.words
+                numbers[STAGE_RING_WORD + slot * STAGE_WORDS] = now
+                numbers[STAGES_WORD] = index + 1
+                numbers[COUNTERS_WORD] = now
+                stage = (index, kind, 0, stack, frame_id)
             stack.append(stage)
             return stage
         except Exception as error:  # noqa: BLE001  noted on the page and shown in the report
             self._give_up(error)
             return None
 
-    def end(self, stage: OpenStage | None, *, failed: bool = False) -> None:
+    def end(self, stage: OpenStage | None, failed: bool = False) -> None:
         """A stage that failed gets no number: it was not passed."""
         if stage is None:
             return
@@ -119,21 +141,21 @@ class StageBook:
                 stack.pop()
             elif not _take_out(stack, stage):
                 return  # ended already
-            host, gpu = read_memory() if bits or self._setting_up else (0, 0)
-            if failed:
-                bits |= FAILED
-            number = 0 if bits & _NO_NUMBER else next(self._passed)
-            now = _now()
-            memory = self._page.map
+            if bits or failed or self._setting_up:
+                self._end_with_memory(index, bits | FAILED if failed else bits)
+                return
+            number, now = next(self._passed), _now()
+            numbers = self._page.words
             if self._count - index <= STAGE_SLOTS:
-                _pack_end(memory, _ENDED_AT + index % STAGE_SLOTS * STAGE_BYTES, now, host, gpu, number, bits)
-            if number:
-                _pack_u32(memory, STAGES_OFFSET + 8, number)
-            _pack_u64(memory, COUNTERS_OFFSET, now)
+                at = index % STAGE_SLOTS * STAGE_WORDS
+                numbers[at + _ENDED_WORD] = now
+                numbers[at + _NUMBER_WORD] = number
+            numbers[STAGES_WORD + 1] = number | _SET_UP_OVER
+            numbers[COUNTERS_WORD] = now
         except Exception as error:  # noqa: BLE001  noted on the page and shown in the report
             self._give_up(error)
 
-    def mark(self, words: str, kind: str, frame: FrameType | None, *, note: str = "", always: bool = False) -> None:
+    def mark(self, words: str, kind: str, frame: FrameType | None, note: str = "", always: bool = False) -> None:
         """Something that is done the moment it is told."""
         if not self.enabled:
             return
@@ -142,23 +164,98 @@ class StageBook:
             stack = self._open.get(thread)
             if stack and stack[-1][4]:
                 self._close_returned(stack, frame)
-            host, gpu = read_memory() if always or self._setting_up else (0, 0)
-            texts = self._texts.get((words, words, kind, note)) or self._number(words, words, kind, note)
-            site = self._sites.number(frame)
-            bits = STAGE_ALWAYS if always else 0
-            number = 0 if always else next(self._passed)
-            now = _now()
-            index = next(self._begun)
+            if always or self._setting_up:
+                self._mark_with_memory(words, kind, note, thread, frame, always)
+                return
+            tail = self._tail(words, words, kind, note, thread, frame)
+            number, index, now = next(self._passed), next(self._begun), _now()
             self._count = index + 1
-            memory = self._page.map
-            at = STAGE_RING_OFFSET + index % STAGE_SLOTS * STAGE_BYTES
-            _pack_stage(memory, at, now, host, gpu, texts, site, thread & 0xFFFFFFFF, now, host, gpu, number, bits)
-            _pack_u64(memory, STAGES_OFFSET, index + 1)
-            if number:
-                _pack_u32(memory, STAGES_OFFSET + 8, number)
-            _pack_u64(memory, COUNTERS_OFFSET, now)
+            page, slot = self._page, index % STAGE_SLOTS
+            at = slot * STAGE_BYTES
+            page.map[at + _BEHIND_TIME : at + _AFTER_RECORD] = tail
+            numbers, at = page.words, slot * STAGE_WORDS
+            numbers[at + STAGE_RING_WORD] = numbers[at + _ENDED_WORD] = now
+            numbers[at + _NUMBER_WORD] = number
+            numbers[STAGES_WORD] = index + 1
+            numbers[STAGES_WORD + 1] = number | _SET_UP_OVER
+            numbers[COUNTERS_WORD] = now
         except Exception as error:  # noqa: BLE001  noted on the page and shown in the report
             self._give_up(error)
+
+    def _tail(self, label: str, words: str, kind: str, note: str, thread: int, frame: FrameType | None) -> bytes:
+        """The record of a stage that has not ended, behind its time, without figures of memory."""
+        usual = None
+        if frame is not None:
+            lasti = frame.f_lasti
+            usual = self._usual.get((label, lasti))
+            if usual is not None:
+                said, sort, added, caller, code, outer_code, outer_lasti, tail = usual
+                outer = frame.f_back
+                if (
+                    frame.f_code is code
+                    and (outer_code is None if outer is None else outer.f_code is outer_code)
+                    and (outer is None or outer.f_lasti == outer_lasti)
+                    and thread == caller
+                    and words == said
+                    and kind == sort
+                    and note == added
+                ):
+                    return tail
+        texts = self._texts.get((label, words, kind, note)) or self._number(label, words, kind, note)
+        site = self._sites.number(frame)
+        tail = STAGE_TAIL.pack(0, 0, texts, site, thread & 0xFFFFFFFF, 0, 0, 0, 0, 0)
+        if frame is not None and (len(self._usual) < _MOST_USUAL if usual is None else usual[4] is not None):
+            outer = frame.f_back
+            code = frame.f_code if is_whole_site(frame) else None
+            above = (None, 0) if outer is None else (outer.f_code, outer.f_lasti)
+            self._usual[label, lasti] = (words, kind, note, thread, code, *above, tail)
+        return tail
+
+    def _begin_with_memory(
+        self, label: str, words: str, kind: str, note: str, thread: int, frame: FrameType | None, bits: int
+    ) -> int:
+        host, gpu = read_memory()
+        texts = self._texts.get((label, words, kind, note)) or self._number(label, words, kind, note)
+        site = self._sites.number(frame)
+        now = _now()
+        index = next(self._begun)
+        self._count = index + 1
+        memory = self._page.map
+        at = STAGE_RING_OFFSET + index % STAGE_SLOTS * STAGE_BYTES
+        _pack_stage(memory, at, now, host, gpu, texts, site, thread & 0xFFFFFFFF, 0, 0, 0, 0, bits)
+        _pack_u64(memory, STAGES_OFFSET, index + 1)
+        _pack_u64(memory, COUNTERS_OFFSET, now)
+        return index
+
+    def _end_with_memory(self, index: int, bits: int) -> None:
+        host, gpu = read_memory() if bits & ~FAILED or self._setting_up else (0, 0)
+        number = 0 if bits & _NO_NUMBER else next(self._passed)
+        now = _now()
+        memory = self._page.map
+        if self._count - index <= STAGE_SLOTS:
+            _pack_end(memory, _ENDED_AT + index % STAGE_SLOTS * STAGE_BYTES, now, host, gpu, number, bits)
+        if number:
+            _pack_u32(memory, STAGES_OFFSET + 8, number)
+        _pack_u64(memory, COUNTERS_OFFSET, now)
+
+    def _mark_with_memory(
+        self, words: str, kind: str, note: str, thread: int, frame: FrameType | None, always: bool
+    ) -> None:
+        host, gpu = read_memory()
+        texts = self._texts.get((words, words, kind, note)) or self._number(words, words, kind, note)
+        site = self._sites.number(frame)
+        bits = STAGE_ALWAYS if always else 0
+        number = 0 if always else next(self._passed)
+        now = _now()
+        index = next(self._begun)
+        self._count = index + 1
+        memory = self._page.map
+        at = STAGE_RING_OFFSET + index % STAGE_SLOTS * STAGE_BYTES
+        _pack_stage(memory, at, now, host, gpu, texts, site, thread & 0xFFFFFFFF, now, host, gpu, number, bits)
+        _pack_u64(memory, STAGES_OFFSET, index + 1)
+        if number:
+            _pack_u32(memory, STAGES_OFFSET + 8, number)
+        _pack_u64(memory, COUNTERS_OFFSET, now)
 
     def _number(self, label: str, words: str, kind: str, note: str) -> bytes:
         text = self._page.text

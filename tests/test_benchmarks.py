@@ -1,0 +1,75 @@
+"""What the benchmarks make of the times they measured."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
+
+
+@pytest.fixture(autouse=True)
+def _found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+
+
+def test_ratio_is_that_of_the_middle_start_and_its_interval_holds_what_the_starts_say() -> None:
+    import step_time
+
+    found = step_time._ratio([[0.99, 1.0, 1.01], [1.03, 1.02, 1.01], [1.10, 1.10, 1.10]])
+    assert found.median == 1.02
+    assert found.low <= 1.01
+    assert 1.02 <= found.high <= 1.10
+    assert step_time._ratio([[1.0] * 4] * 4) == step_time.Ratio(1.0, 1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("median", "low", "high", "said"),
+    [
+        (1.001, 0.999, 1.004, "met"),
+        (1.020, 1.010, 1.030, "missed"),
+        (1.003, 0.990, 1.020, "met by the median, interval reaches 1.0200"),
+        (1.008, 0.990, 1.020, "open, interval from 0.9900"),
+    ],
+)
+def test_goal_is_settled_only_by_the_whole_interval(median: float, low: float, high: float, said: str) -> None:
+    import step_time
+
+    assert step_time.Ratio(median, low, high).judged(1.005) == said
+
+
+def test_only_steps_inside_of_the_turn_count_and_too_few_tell_nothing() -> None:
+    import step_time
+
+    steps = [(0.1 * number, 0.1 * number + 0.01 * (number + 1), 0.005) for number in range(10)]
+    wall, used = step_time._medians(steps, (0.15, 0.75)) or (0.0, 0.0)
+    assert round(wall, 6) == 0.05, "the steps that begin at 0.2 to 0.6 s"
+    assert used == 0.005
+    assert step_time._medians(steps, (0.15, 0.5)) is None
+
+
+def test_probe_costs_what_blocks_with_it_take_longer_than_their_neighbours_without() -> None:
+    import step_cost
+
+    def block(wanted: bool, step: float) -> tuple[bool, list[float], list[float]]:
+        settling = [1.0] * step_cost.SETTLE
+        return wanted, settling + [step] * 8, settling + [step / 2] * 8
+
+    drifting = [block(True, 0.0105), block(False, 0.010), block(False, 0.012), block(True, 0.0125)]
+    ((wall, used, plain),) = step_cost.rounds([*drifting, block(True, 9.0)])
+    assert (round(wall, 6), round(used, 6), round(plain, 6)) == (0.0005, 0.00025, 0.011)
+
+
+@pytest.mark.parametrize("name", ["imports", "overhead", "stages", "step_cost", "step_time"])
+def test_help_tells_the_options_without_measuring(name: str) -> None:
+    shown = subprocess.run(
+        [sys.executable, str(BENCHMARKS / f"{name}.py"), "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert "--no-write" in shown.stdout
