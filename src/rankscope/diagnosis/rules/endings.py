@@ -94,7 +94,7 @@ def _origin(rank: RankEvidence, evidence: Evidence) -> _Origin | None:
     if _printed_consequence(rank):
         return None
     special = _printed_special(rank, evidence)
-    return _Origin(rank, special or explain_code(rank, exit_), exit_.at, f"code {exit_.code}")
+    return _Origin(rank, special or explain_code(rank, exit_, evidence), exit_.at, f"code {exit_.code}")
 
 
 def _signalled(rank: RankEvidence, number: signal.Signals, certain: bool, evidence: Evidence) -> _Origin:
