@@ -395,3 +395,20 @@ def test_any_endings_can_be_explained_and_stopped_ranks_are_never_blamed(all_fie
         assert explain_left(each, seen, (0,)).culprits[0].rank == each.rank
         for exception in each.exceptions:
             assert explain_exception(each, exception, seen).summary
+
+
+EXITS = "def check(v):\n    if v:\n        raise SystemExit(3)\n\ndef main():\n    raise SystemExit({other})\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "other", "line"),
+    [(3, "4", 3), (4, "4", 6), (7, "status", 6), (1, "'no data'", 6), (5, "4", None), (3, "3", None), (3, "status", 3)],
+)
+def test_the_line_of_raise_system_exit_is_known_where_one_alone_gives_the_code(
+    code: int, other: str, line: int | None
+) -> None:
+    ended = make.rank(1, exit=make.ended(code, make.NOW - 1))
+    finding = origin(make.rank(0), ended, source={"train.py": EXITS.format(other=other)})
+    at = finding.culprits[0].where
+    assert finding.cause == "exit-code"
+    assert (None if at is None else at.line) == line
