@@ -397,7 +397,7 @@ def test_any_endings_can_be_explained_and_stopped_ranks_are_never_blamed(all_fie
             assert explain_exception(each, exception, seen).summary
 
 
-EXITS = "def check(v):\n    if v:\n        raise SystemExit(3)\n\ndef main():\n    raise SystemExit({other})\n"
+RAISED_EXITS = "def check(v):\n    if v:\n        raise SystemExit(3)\n\ndef main():\n    raise SystemExit({other})\n"
 
 
 @pytest.mark.parametrize(
@@ -408,7 +408,7 @@ def test_the_line_of_raise_system_exit_is_known_where_one_alone_gives_the_code(
     code: int, other: str, line: int | None
 ) -> None:
     ended = make.rank(1, exit=make.ended(code, make.NOW - 1))
-    finding = origin(make.rank(0), ended, source={"train.py": EXITS.format(other=other)})
+    finding = origin(make.rank(0), ended, source={"train.py": RAISED_EXITS.format(other=other)})
     at = finding.culprits[0].where
     assert finding.cause == "exit-code"
     assert (None if at is None else at.line) == line

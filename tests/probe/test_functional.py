@@ -24,7 +24,7 @@ class Tensor:
         return 12
 
 
-def all_reduce(self: Any, reduceOp: str, group: Any, tag: str = "") -> str:  # noqa: N803  torch's own spelling
+def all_reduce(self: Any, reduceOp: str, group: Any, tag: str = "") -> str:
     return f"{reduceOp} of all"
 
 
