@@ -78,6 +78,15 @@ def io_rate(samples: tuple[ProcessSample, ...]) -> float | None:
     return max(0, moved) / (last.at - first.at)
 
 
+def on_its_way(seen: RankEvidence | None) -> bool:
+    """What the rank sends is under way: bytes that the other end has not taken yet, or that it has just written."""
+    if seen is None or not seen.processes:
+        return False
+    first, last = seen.processes[0], seen.processes[-1]
+    written, seconds = last.write_bytes - first.write_bytes, last.at - first.at
+    return last.unsent_bytes > 0 or written >= LIFE_IO_BYTES_PER_S * seconds > 0
+
+
 def moving(seen: RankEvidence | ChildProcess) -> bool:
     """A sign of life between the samples: processor time, bytes read or written, or another line."""
     share, rate = cpu_share(seen.processes), io_rate(seen.processes)

@@ -10,7 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from rankscope.evidence.descriptors import current_syscall, established_sockets, open_descriptors, waited_lock
+from rankscope.evidence.descriptors import (
+    current_syscall,
+    established_sockets,
+    open_descriptors,
+    unsent_bytes,
+    waited_lock,
+)
 from rankscope.evidence.mask import mask_arguments, mask_environment
 from rankscope.evidence.model import ProcessSample
 from rankscope.evidence.time_limit import call_within
@@ -105,6 +111,7 @@ def sample_process(pid: int) -> ProcessSample:
         open_files_limit=_open_files_limit(pid),
         sockets=_unless_stuck(lambda: established_sockets(pid, files or {})) or (),
         sleeps=_sleeps(pid),
+        unsent_bytes=_unless_stuck(lambda: unsent_bytes(pid, files or {})) or 0,
     )
 
 
