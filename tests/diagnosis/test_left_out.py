@@ -9,7 +9,7 @@ import pytest
 from ended_ranks import CLOSED, TIMED_OUT, victim
 
 from rankscope.diagnosis.diagnose import diagnose
-from rankscope.evidence.model import Call, Collective, Frame, RankEvidence
+from rankscope.evidence.model import Call, Collective, Frame, Group, RankEvidence
 
 TENSOR = make.frame("train.py", 8, "sync_tensor")
 DATA = make.frame("train.py", 10, "sync_data")
@@ -219,3 +219,48 @@ def test_a_key_that_only_waiting_ranks_could_set_is_a_likely_hang_after_the_thre
 
 def test_a_key_may_still_come_before_the_threshold() -> None:
     assert diagnose(make.evidence(in_reduction(4.0), waiting_for_key(4.0))).certainty == "possible"
+
+
+HABIT = """\
+me = dist.get_rank()
+for step in range(50):
+    dist.all_reduce(t, group=row)
+    if step == 11 and me == 1:
+        full = local
+    else:
+        dist.all_gather(full, local)
+    dist.barrier(group=world)
+"""
+ROW, GATHER, BARRIER_OF_ALL = (make.frame("train.py", line, "<module>") for line in (3, 7, 8))
+
+
+def gathering(number: int, rounds: int, *last: Frame) -> RankEvidence:
+    """A rank that made so many rounds of HABIT, and stands in the last of some more calls."""
+    groups = {ROW: "row", GATHER: "pair", BARRIER_OF_ALL: "0"}
+    ops = {ROW: "all_reduce", GATHER: "all_gather", BARRIER_OF_ALL: "barrier"}
+    counts: dict[str, int] = {}
+    calls = []
+    sites = [*[ROW, GATHER, BARRIER_OF_ALL] * rounds, *last]
+    for index, site in enumerate(sites):
+        group = groups[site]
+        counts[group] = counts.get(group, 0) + 1
+        open_ = index == len(sites) - 1
+        made = make.call(index, ops[site], site, seq=counts[group], left=not open_)
+        at = make.NOW - 60 + index
+        calls.append(replace(made, group=group, entered_at=at, left_at=None if open_ else at + 0.5))
+    members = (Group("row", "", (0, 1)), Group("pair", "", (0, 1)), Group("0", "", (0, 1)))
+    return make.rank(
+        number,
+        make.thread((make.lib("torch/distributed/distributed_c10d.py", "call"), last[-1])),
+        progress=make.progress(*calls, world=2, groups=members),
+        processes=make.process("futex"),
+        still_for_s=3.0,
+    )
+
+
+def test_the_rank_that_leaves_its_own_habit_is_blamed_not_the_one_that_keeps_it() -> None:
+    keeps, leaves = gathering(0, 11, ROW, GATHER), gathering(1, 11, ROW, BARRIER_OF_ALL)
+    verdict = diagnose(make.evidence(keeps, leaves, source={"train.py": HABIT}))
+    assert (verdict.outcome, verdict.cause) == ("hang", "collective-skipped")
+    assert [culprit.rank for culprit in verdict.culprits] == [1]
+    assert any("keeps rank 1 from train.py:7" in reason for reason in verdict.because)

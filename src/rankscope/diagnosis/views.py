@@ -75,7 +75,8 @@ def io_rate(samples: tuple[ProcessSample, ...]) -> float | None:
         return None
     first, last = samples[0], samples[-1]
     moved = last.read_bytes + last.write_bytes - first.read_bytes - first.write_bytes
-    return max(0, moved) / (last.at - first.at)
+    carried = (last.network_bytes or 0) - first.network_bytes if first.network_bytes is not None else 0
+    return (max(0, moved) + max(0, carried)) / (last.at - first.at)
 
 
 def on_its_way(seen: RankEvidence | None) -> bool:

@@ -83,6 +83,8 @@ class ProcessSample:
     again."""
     unsent_bytes: int = 0
     """Given to TCP connections, and not yet taken by their other ends."""
+    network_bytes: int | None = None
+    """Carried by living TCP connections so far, in both directions, descendants included; None where unknown."""
 
 
 @dataclass(frozen=True, slots=True)
