@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rankscope.diagnosis import views
 from rankscope.diagnosis.code import CodeReader
 from rankscope.diagnosis.divergence import Divergence, Side, site_key
@@ -34,8 +36,20 @@ def short_of_data(divergence: Divergence, graph: WaitGraph, code: CodeReader) ->
         left = _left_loop(side, others, graph, code)
         if left is None or as_many_rounds(side, divergence, graph) or as_many_passes(side, divergence, graph):
             continue
-        return _uneven(side, graph, (left,), others)
+        return _or_passed_by(_uneven(side, graph, (left,), others), divergence, side, code)
     return None
+
+
+def _or_passed_by(finding: Finding, divergence: Divergence, side: Side, code: CodeReader) -> Finding:
+    """A loop with a `continue` before the call may also have been run to its end, one call short."""
+    stays = [other for other in divergence.sides if other is not side and other.site]
+    for found in filter(None, (code.way_past(stay.site[:1]) for stay in stays)):
+        frame, branch = found
+        if branch.side == "continue":
+            name = frame.file.rsplit("/", 1)[-1]
+            text = f"`if {branch.test}: continue` ({name}:{branch.line}) may have led past {name}:{frame.line} once"
+            return replace(finding, alternatives=(Alternative("collective-skipped", "possible", text),))
+    return finding
 
 
 def as_many_rounds(side: Side, divergence: Divergence, graph: WaitGraph) -> bool:
