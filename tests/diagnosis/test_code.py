@@ -114,3 +114,29 @@ def test_any_text_and_line_can_be_read(text: str, line: int) -> None:
     code.guard([at(line)])
     code.way_past([at(line)])
     code.left_loop((at(line),), (at(1),))
+
+
+@pytest.mark.parametrize(
+    "assigned",
+    [
+        "r = dist.get_rank()",
+        "r, w = dist.get_rank(), dist.get_world_size()",
+        "r = int(os.environ['RANK'])",
+        "r: int = int(os.environ.get('LOCAL_RANK', 0))",
+        "r = accelerator.process_index",
+        "r = dist.get_rank() == 0",
+    ],
+)
+def test_a_variable_that_holds_the_rank_is_one_whatever_its_name(assigned: str) -> None:
+    code = CodeReader(make.evidence(source={"train.py": f"{assigned}\nif r and step == 3:\n    dist.barrier()\n"}))
+    found = code.guard([make.frame("train.py", 3, "<module>")])
+    assert found is not None
+    assert found[1].on_rank
+
+
+@pytest.mark.parametrize("assigned", ["r = data[dist.get_rank()::4]", "r = loss.item()", "r = os.environ['STEPS']"])
+def test_a_variable_that_only_depends_on_the_rank_is_none(assigned: str) -> None:
+    code = CodeReader(make.evidence(source={"train.py": f"{assigned}\nif r and step == 3:\n    dist.barrier()\n"}))
+    found = code.guard([make.frame("train.py", 3, "<module>")])
+    assert found is not None
+    assert not found[1].on_rank

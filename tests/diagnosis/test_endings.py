@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import factories as make
@@ -395,3 +396,40 @@ def test_any_endings_can_be_explained_and_stopped_ranks_are_never_blamed(all_fie
         assert explain_left(each, seen, (0,)).culprits[0].rank == each.rank
         for exception in each.exceptions:
             assert explain_exception(each, exception, seen).summary
+
+
+RAISED_EXITS = "def check(v):\n    if v:\n        raise SystemExit(3)\n\ndef main():\n    raise SystemExit({other})\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "other", "line"),
+    [(3, "4", 3), (4, "4", 6), (7, "status", 6), (1, "'no data'", 6), (5, "4", None), (3, "3", None), (3, "status", 3)],
+)
+def test_the_line_of_raise_system_exit_is_known_where_one_alone_gives_the_code(
+    code: int, other: str, line: int | None
+) -> None:
+    ended = make.rank(1, exit=make.ended(code, make.NOW - 1))
+    finding = origin(make.rank(0), ended, source={"train.py": RAISED_EXITS.format(other=other)})
+    at = finding.culprits[0].where
+    assert finding.cause == "exit-code"
+    assert (None if at is None else at.line) == line
+
+
+@pytest.mark.parametrize(
+    ("kind", "after", "in_collective", "culprits"),
+    [
+        ("TypeError", 0.01, False, {0, 1}),
+        ("TypeError", 3.0, False, {0}),
+        ("TypeError", 0.01, True, {0}),
+        ("FileNotFoundError", 0.01, False, {0}),
+    ],
+)
+def test_errors_of_different_kinds_at_one_moment_are_no_consequences_of_each_other(
+    kind: str, after: float, in_collective: bool, culprits: set[int]
+) -> None:
+    at = make.frame("train.py", 40, "step")
+    made = replace(make.call(0, "all_reduce", at, seq=1), failed=in_collective)
+    first = failed(0, "ValueError", "a", at=make.NOW - 5, progress=make.progress(world=2))
+    other = failed(1, kind, "b", at=make.NOW - 5 + after, progress=make.progress(made, world=2))
+    finding = origin(first, other)
+    assert {culprit.rank for culprit in finding.culprits} == culprits

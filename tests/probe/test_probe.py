@@ -251,3 +251,18 @@ def test_collective_begun_last_does_not_abort_the_process_on_its_way_out() -> No
         [sys.executable, "-c", _ENDS_AT_ONCE], capture_output=True, text=True, timeout=120, check=True
     )
     assert ended.stdout.split() == ["[0,", *["0,"] * 8, "0]"], ended.stderr
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exception groups came with Python 3.11")
+def test_uncaught_exception_group_is_on_the_page_as_its_first_error(tmp_path: Path) -> None:
+    text = (
+        "def load(n):\n    raise LookupError(f'no sample {n}')\n"
+        "errors = []\nfor n in range(2):\n    try:\n        load(n)\n    except LookupError as error:\n"
+        "        errors.append(error)\nraise ExceptionGroup('loading', errors)\n"
+    )
+    ended = run_with_probe(tmp_path, text)
+    assert ended.returncode == 1
+    assert "ExceptionGroup: loading" in ended.stderr
+    (error,) = read_page(only_page(tmp_path)).exceptions
+    assert (error.type, error.message) == ("LookupError", "no sample 0 (and 1 more in one ExceptionGroup)")
+    assert [(frame.line, frame.function) for frame in error.frames] == [(2, "load"), (6, "<module>")]

@@ -72,9 +72,11 @@ def _score(
     side = divergence.sides[index]
     others = [other for number, other in enumerate(divergence.sides) if number != index]
     own, own_reasons = _for_the_call(side, others, code)
+    if own and all(_broke_habit(other, side, states) for other in others):
+        own, own_reasons = 0.0, []  # the others had always made it too: the condition did not reserve it
     if own <= _CONDITION and _times_made(side, divergence, states):
         own, own_reasons = 0.0, []  # the condition had let ranks make this very call before
-    passed, passed_reasons = _for_passing_by(side, others, code)
+    passed, passed_reasons = _for_passing_by(side, others, states, code)
     score, reasons, extra = (own, own_reasons, True) if own >= passed else (passed, passed_reasons, False)
     total = sum(len(each.ranks) for each in divergence.sides)
     if 2 * max(len(other.ranks) for other in others) > total:
@@ -202,13 +204,37 @@ def _most(side: Side, sides: list[Side]) -> bool:
     return 2 * len(side.ranks) > sum(len(each.ranks) for each in sides)
 
 
-def _for_passing_by(side: Side, others: list[Side], code: CodeReader) -> tuple[float, list[str]]:
+def _broke_habit(side: Side, other: Side, states: dict[int, State]) -> bool:
+    """Whether the ranks of `side` had always made the other side's call after the call before it, until now."""
+    made = list(map(_full_key, _outer_calls(states[other.ranks[0]])))
+    chain = tuple((frame.file, frame.line) for frame in other.site)
+    at = next((at for at in range(len(made) - 1, 0, -1) if other.event is not None and made[at][1] == chain), None)
+    if at is None:
+        return False
+    for rank in side.ranks:
+        history = list(map(_full_key, _outer_calls(states[rank])))
+        followed = [after for before, after in pairwise(history) if before == made[at - 1]]
+        if history[-2:-1] == [made[at - 1]]:
+            followed.pop()  # what it does now instead
+        if len(followed) < _HABIT or any(after != made[at] for after in followed):
+            return False
+    return True
+
+
+def _full_key(call: Call) -> tuple[str, tuple[tuple[str, int], ...]]:
+    return call.op, tuple((frame.file, frame.line) for frame in call.site)
+
+
+def _for_passing_by(
+    side: Side, others: list[Side], states: dict[int, State], code: CodeReader
+) -> tuple[float, list[str]]:
     best: tuple[float, list[str]] = (0, [])
     for other in others:
         guarded = code.guard(other.site) if other.site else None
         if guarded is not None and guarded[1].on_rank:
-            # A call that is reserved for some ranks is no call the others should have made, unless most make it.
-            if best[0] < _ON_RANK and _most(other, [side, *others]):
+            # A call that is reserved for some ranks is no call the others should have made, unless most make it, or
+            # these ranks had always made it themselves.
+            if best[0] < _ON_RANK and (_most(other, [side, *others]) or _broke_habit(side, other, states)):
                 frame, branch = guarded
                 name = frame.file.rsplit("/", 1)[-1]
                 kept = f"`if {branch.test}` ({name}:{branch.line}) keeps {views.ranks_text(side.ranks)} from {name}"

@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from rankscope.diagnosis.raised_exits import raised_exits
+from rankscope.diagnosis.rank_names import rank_names
 from rankscope.evidence.model import Evidence, Frame
 
 _RANK_WORD = re.compile(
@@ -16,6 +18,7 @@ _RANK_WORD = re.compile(
 )
 _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Module
 _Loop = ast.For | ast.AsyncFor | ast.While
+_Variable = ast.Name | ast.Attribute
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,8 @@ class Branch:
     """Identity of the statement, to recognise two branches of one `if`."""
     side: str
     """`body`, `orelse`, or the kind of the way past: `return`, `continue`, `break`."""
+    names: frozenset[str] = frozenset()
+    """Variables of the test."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +134,16 @@ class CodeReader:
         shared = {(branch.node, branch.side) for branch in self.around(other).guards}
         return any((branch.node, branch.side) not in shared for branch in self.around(frame).guards)
 
+    def exits_by_raise(self) -> tuple[tuple[str, int, str, int | None], ...]:
+        """Every `raise SystemExit(...)` of the known files: file, line, function, and its code where that is written
+        there (None: it is computed, or a text, which ends a program with 1)."""
+        found = []
+        for file, text in self._texts.items():
+            tree = _parse(text)
+            if tree is not None:
+                found += [(file, *raised) for raised in raised_exits(tree)]
+        return tuple(found)
+
 
 @lru_cache(maxsize=64)
 def _parse(text: str) -> ast.Module | None:
@@ -159,6 +174,8 @@ def _surroundings(tree: ast.Module, line: int) -> Surroundings:
         if child is not None:
             passes.extend(_ways_past(parent, child))
     name = getattr(inner[0], "name", "<module>") if inner else "<module>"
+    known = rank_names(tree)
+    guards, passes = ([_on_known_rank(branch, known) for branch in found] for found in (guards, passes))
     return Surroundings(
         function=name,
         guards=tuple(reversed(guards)),
@@ -216,4 +233,9 @@ def _branch(statement: ast.If, side: str) -> Branch:
         on_rank=bool(_RANK_WORD.search(test)),
         node=statement.lineno * 1000 + statement.col_offset,
         side=side,
+        names=frozenset(ast.unparse(node) for node in ast.walk(statement.test) if isinstance(node, _Variable)),
     )
+
+
+def _on_known_rank(branch: Branch, known: frozenset[str]) -> Branch:
+    return branch if branch.on_rank or branch.names.isdisjoint(known) else replace(branch, on_rank=True)

@@ -19,8 +19,9 @@ from rankscope.diagnosis.rules.logs import explain_logs
 from rankscope.diagnosis.rules.memory_limit import with_memory_limit
 from rankscope.diagnosis.rules.nodes import explain_lost_node
 from rankscope.diagnosis.rules.numerics import as_alternative, ended_by_itself, explain_non_finite
+from rankscope.diagnosis.rules.passed_call import explain_passed_call
 from rankscope.diagnosis.rules.record_only import explain_absent, softened
-from rankscope.diagnosis.rules.roots import explain_roots, merged
+from rankscope.diagnosis.rules.roots import explain_broken, explain_roots, merged
 from rankscope.diagnosis.rules.set_up import explain_group_creation, explain_missing
 from rankscope.diagnosis.rules.stages import with_stages
 from rankscope.diagnosis.stragglers import as_finding, find_stragglers, phases_of, places_of
@@ -138,11 +139,17 @@ def _find(evidence: Evidence, endings: Endings, graph: WaitGraph) -> Finding | N
         paired = explain_paired_call(graph, evidence, "proven")
         if paired is not None:
             return paired
+        passed = [by for seen in left if (by := explain_passed_call(seen, evidence, graph)) is not None]
+        if len(passed) == 1:
+            return passed[0]
         begun = min(seen.exit.at for seen in left if seen.exit is not None)
         # The launcher looks at its processes one after another: nearly equal times have no order.
         together = sorted((s for s in left if s.exit is not None and s.exit.at <= begun + 1.0), key=lambda s: s.rank)
         found = [explain_left(seen, evidence, graph.waiters_of(seen.rank)) for seen in together]
         return merged(found[0], [finding for finding in found[1:] if finding.cause == found[0].cause])
+    gone = _left_unseen(evidence, endings, graph)
+    if gone is not None:
+        return gone
     groups = explain_group_creation(graph)
     if groups is not None:
         return groups
@@ -153,8 +160,18 @@ def _find(evidence: Evidence, endings: Endings, graph: WaitGraph) -> Finding | N
         return missing
     standing = explain_roots(evidence, graph, endings)
     if standing is None or (standing.certainty == "possible" and not standing.culprits):
-        return (explain_logs(evidence) if evidence.trigger.startswith("files") else None) or standing
-    return standing
+        standing = (explain_logs(evidence) if evidence.trigger.startswith("files") else None) or standing
+    # A job in which a rank failed is never well.
+    return standing or (explain_broken(evidence, endings) if endings.victims else None)
+
+
+def _left_unseen(evidence: Evidence, endings: Endings, graph: WaitGraph) -> Finding | None:
+    """Ranks lost their connection in something that was not recorded, such as a compiled graph, after one had ended."""
+    left = [seen for seen in evidence.ranks if seen.rank in endings.left]
+    if len(left) != 1 or not endings.victims or any(graph.states[rank].kind == "waiting" for rank in endings.victims):
+        return None
+    finding = explain_left(left[0], evidence, endings.victims)
+    return replace(finding, certainty="likely") if finding.certainty == "proven" else finding
 
 
 def _hidden_exception(evidence: Evidence, graph: WaitGraph) -> Finding | None:

@@ -75,7 +75,17 @@ def io_rate(samples: tuple[ProcessSample, ...]) -> float | None:
         return None
     first, last = samples[0], samples[-1]
     moved = last.read_bytes + last.write_bytes - first.read_bytes - first.write_bytes
-    return max(0, moved) / (last.at - first.at)
+    carried = (last.network_bytes or 0) - first.network_bytes if first.network_bytes is not None else 0
+    return (max(0, moved) + max(0, carried)) / (last.at - first.at)
+
+
+def on_its_way(seen: RankEvidence | None) -> bool:
+    """What the rank sends is under way: bytes that the other end has not taken yet, or that it has just written."""
+    if seen is None or not seen.processes:
+        return False
+    first, last = seen.processes[0], seen.processes[-1]
+    written, seconds = last.write_bytes - first.write_bytes, last.at - first.at
+    return last.unsent_bytes > 0 or written >= LIFE_IO_BYTES_PER_S * seconds > 0
 
 
 def moving(seen: RankEvidence | ChildProcess) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from rankscope.diagnosis import views
 from rankscope.diagnosis.timeline import COVERING, POINT_TO_POINT, SET_UP, Event, Timeline, build_timeline
 from rankscope.diagnosis.waiting import Wait, failed_in, find_wait, stopped, waits_unseen
 from rankscope.evidence.model import Evidence, RankEvidence
@@ -141,7 +142,8 @@ def _may_come(
     if wait is None:
         return False
     if wait.op in POINT_TO_POINT:
-        if not long_since and any(_halves(state, states[rank]) for rank in targets):
+        halves = [states[rank] for rank in targets if _halves(state, states[rank])]
+        if halves and (not long_since or any(views.on_its_way(each.seen) for each in (state, *halves))):
             return True  # a large message on a slow network: tags and bytes on their way are not known
         # A message concerns two ranks alone, and any thread of the other may make its half of it: it is given time.
         bound = {rank for rank in targets & hopeless if long_since or not _other_thread_works(states[rank])}

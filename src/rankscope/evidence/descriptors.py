@@ -6,6 +6,7 @@ import ipaddress
 import os
 import struct
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 
 from rankscope.evidence.model import FileLock, Syscall
@@ -67,17 +68,20 @@ def open_descriptors(pid: int) -> dict[int, str] | None:
 
 def established_sockets(pid: int, links: Mapping[int, str]) -> tuple[str, ...]:
     """The remote addresses of the process's established TCP connections, at most 16."""
+    return tuple(_address(fields[2]) for fields in islice(_own_connections(pid, links), MAX_SOCKETS))
+
+
+def unsent_bytes(pid: int, links: Mapping[int, str]) -> int:
+    """What the process has given to its TCP connections, and their other ends have not taken yet."""
+    return sum(int(fields[4].partition(":")[0], 16) for fields in _own_connections(pid, links))
+
+
+def _own_connections(pid: int, links: Mapping[int, str]) -> Iterator[list[str]]:
     own = {link[8:-1] for link in links.values() if link.startswith("socket:[")}
-    if not own:
-        return ()
-    found: list[str] = []
-    for table in ("tcp", "tcp6"):
+    for table in ("tcp", "tcp6") if own else ():
         for fields in _socket_table(pid, table):
             if int(fields[3], 16) == _ESTABLISHED and fields[9] in own:
-                found.append(_address(fields[2]))
-                if len(found) == MAX_SOCKETS:
-                    return tuple(found)
-    return tuple(found)
+                yield fields
 
 
 def waited_lock(pid: int, syscall: Syscall | None = None) -> FileLock | None:

@@ -81,6 +81,10 @@ class ProcessSample:
     sleeps: int | None = None
     """How often the main thread has gone to sleep so far: in one long wait once, in a loop of short ones again and
     again."""
+    unsent_bytes: int = 0
+    """Given to TCP connections, and not yet taken by their other ends."""
+    network_bytes: int | None = None
+    """Carried by living TCP connections so far, in both directions, descendants included; None where unknown."""
 
 
 @dataclass(frozen=True, slots=True)

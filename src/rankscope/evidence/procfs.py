@@ -10,9 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from rankscope.evidence.descriptors import current_syscall, established_sockets, open_descriptors, waited_lock
+from rankscope.evidence.descriptors import (
+    current_syscall,
+    established_sockets,
+    open_descriptors,
+    unsent_bytes,
+    waited_lock,
+)
 from rankscope.evidence.mask import mask_arguments, mask_environment
 from rankscope.evidence.model import ProcessSample
+from rankscope.evidence.tcp_bytes import network_bytes
 from rankscope.evidence.time_limit import call_within
 
 T = TypeVar("T")
@@ -39,6 +46,8 @@ class Pulse:
     cpu_s: float
     io_bytes: int
     rss_bytes: int
+    network_bytes: int | None = None
+    """Carried by TCP connections so far; None where it was not asked, or could not be told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +60,18 @@ class _Stat:
     rss_pages: int
 
 
-def pulse(pid: int) -> Pulse:
+def pulse(pid: int, *, network: bool = False) -> Pulse:
     """The process's state and its processor time, bytes read and written and memory, descendants included.
 
-    Reads only files that the kernel answers at once. Bytes of a process that may not be seen count as 0.
+    Reads only files that the kernel answers at once. Bytes of a process that may not be seen count as 0. With
+    `network`, asks for the bytes of TCP connections too, which takes a look at every connection of the machine.
     Raises ProcessLookupError when the process is gone.
     """
     own = _stat(pid)
     ticks, pages = own.cpu_ticks, own.rss_pages
     moved = sum(_io_bytes(pid))
-    for child in descendants(pid):
+    below = descendants(pid)
+    for child in below:
         try:
             stat = _stat(child)
         except ProcessLookupError:
@@ -68,7 +79,8 @@ def pulse(pid: int) -> Pulse:
         ticks += stat.cpu_ticks
         pages += stat.rss_pages
         moved += sum(_io_bytes(child))
-    return Pulse(own.state, ticks / _TICKS, moved, pages * _PAGE)
+    carried = network_bytes((pid, *below)) if network else None
+    return Pulse(own.state, ticks / _TICKS, moved, pages * _PAGE, carried)
 
 
 def sample_process(pid: int) -> ProcessSample:
@@ -105,6 +117,8 @@ def sample_process(pid: int) -> ProcessSample:
         open_files_limit=_open_files_limit(pid),
         sockets=_unless_stuck(lambda: established_sockets(pid, files or {})) or (),
         sleeps=_sleeps(pid),
+        unsent_bytes=_unless_stuck(lambda: unsent_bytes(pid, files or {})) or 0,
+        network_bytes=_unless_stuck(lambda: network_bytes(family)),
     )
 
 

@@ -298,9 +298,10 @@ class Watcher:
                         trace.gaps.append(now - trace.progress_at)
                     trace.progress_at = now
         if trace.base is None or now - trace.base_at >= _WINDOW_S:
-            # Not at every glance: a pulse is a dozen files that the kernel writes for us.
+            # Not at every glance: a pulse is a dozen files that the kernel writes for us. What goes through sockets is
+            # not among the bytes read and written, and dearer: it is asked of those that are quiet.
             try:
-                current = pulse(process.pid)
+                current = pulse(process.pid, network=now - process.life_at >= FIRST_LOOK_S)
             except (ProcessLookupError, OSError):
                 return  # it is ending; the next poll tells how
             if trace.base is not None:
@@ -382,4 +383,12 @@ def _worked(before: Pulse, after: Pulse, seconds: float) -> bool:
         (after.cpu_s - before.cpu_s) / seconds >= LIFE_CPU_SHARE
         or (after.io_bytes - before.io_bytes) / seconds >= LIFE_IO_BYTES_PER_S
         or after.rss_bytes - before.rss_bytes >= _GROWTH_BYTES
+        or _carried(before, after) / seconds >= LIFE_IO_BYTES_PER_S
     )
+
+
+def _carried(before: Pulse, after: Pulse) -> int:
+    """Through TCP connections; 0 where it is not known of both moments."""
+    if before.network_bytes is None or after.network_bytes is None:
+        return 0
+    return after.network_bytes - before.network_bytes

@@ -19,6 +19,8 @@ from rankscope.probe.stages import StageBook
 _GLOO_THREAD = "pt_gloo_runloop"
 _PATIENCE_S = 0.2
 _PAUSE_S = 0.002
+_GROUP: type[BaseException] | None = getattr(builtins, "BaseExceptionGroup", None)
+"""Python 3.11 has them."""
 
 
 def note(page: Page, sites: Sites, book: StageBook) -> None:
@@ -33,7 +35,11 @@ def note(page: Page, sites: Sites, book: StageBook) -> None:
         if error is None or any(error is known for known in noted):
             return
         noted.append(error)
-        page.exception(_name(type(error)), str(error), "MainThread", traceback_frames(traceback))
+        first, others = _first_of_group(error)
+        if first is not error:
+            traceback = first.__traceback__
+        told = f"{first} (and {others} more in one {type(error).__name__})" if others else str(first)
+        page.exception(_name(type(first)), told, "MainThread", traceback_frames(traceback))
 
     def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> Any:
         _guarded(page, lambda: record(error, traceback))
@@ -126,6 +132,20 @@ def _hide_ourselves(error: BaseException | None, seen: set[int]) -> None:
         entry = entry.tb_next
     _hide_ourselves(error.__cause__, seen)
     _hide_ourselves(error.__context__, seen)
+
+
+def _first_of_group(error: BaseException) -> tuple[BaseException, int]:
+    """The first error of an exception group, which says what went wrong and where; and how many more there are."""
+    leaves: list[BaseException] = []
+    queue = [error]
+    while queue:
+        each = queue.pop(0)
+        inner = getattr(each, "exceptions", None) if _GROUP is not None and isinstance(each, _GROUP) else None
+        if inner:
+            queue = [*inner, *queue]
+        else:
+            leaves.append(each)
+    return leaves[0], len(leaves) - 1
 
 
 def _guarded(page: Page, action: Any) -> None:

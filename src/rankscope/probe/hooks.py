@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from rankscope.probe import recorder_server
+from rankscope.probe import functional, recorder_server
 from rankscope.probe.calls import CallRecorder
 from rankscope.probe.finite import FiniteChecks
 from rankscope.probe.first_step import FirstStep
@@ -44,6 +44,9 @@ class TorchHooks:
         imports.when_imported("torch.distributed.c10d_logger", self._c10d_logger)
         imports.when_imported("torch.distributed.distributed_c10d", self._c10d)
         imports.when_imported("torch.distributed", self._distributed)
+        imports.when_imported(
+            "torch.distributed._functional_collectives", lambda module: functional.record(module, self._calls)
+        )
         imports.when_imported("torch.autograd.graph", self._autograd)
         imports.when_imported("torch.optim.optimizer", self._optimizer)
         imports.when_imported("torch.utils.data.dataloader", self._dataloader)

@@ -12,6 +12,7 @@ from rankscope.diagnosis.divergence import Divergence, Side, find_divergence, si
 from rankscope.diagnosis.finding import Finding
 from rankscope.diagnosis.rules.messages_crossed import message_missing, messages_crossed
 from rankscope.diagnosis.rules.messages_misdirected import explain_misdirected
+from rankscope.diagnosis.rules.passes import uneven_passes
 from rankscope.diagnosis.rules.side_words import side_text
 from rankscope.diagnosis.rules.uneven import as_many_rounds, short_of_data
 from rankscope.diagnosis.rules.waiting_words import call_text, group_text, now_text, site_of, standing, waiting_culprit
@@ -182,6 +183,9 @@ def _diverged(divergence: Divergence, graph: WaitGraph, code: CodeReader) -> Fin
     short = short_of_data(divergence, graph, code)
     if short is not None:
         return short
+    uneven = uneven_passes(divergence, graph)
+    if uneven is not None:
+        return uneven
     divergence = _slipped_call(divergence, graph, code) or divergence
     decided = blame(divergence, graph.states, code)
     if _somebody_unseen(divergence, graph):

@@ -6,6 +6,7 @@ import re
 import signal
 from dataclasses import replace
 
+from rankscope.diagnosis.code import CodeReader
 from rankscope.diagnosis.finding import Finding
 from rankscope.diagnosis.rules.exceptions import where_raised
 from rankscope.diagnosis.rules.messages import recognise_lines, remarks
@@ -112,13 +113,15 @@ def explain_signal(rank: RankEvidence, number: signal.Signals, certain: bool, ev
     )
 
 
-def explain_code(rank: RankEvidence, exit_: Exit) -> Finding:
+def explain_code(rank: RankEvidence, exit_: Exit, evidence: Evidence) -> Finding:
     """The program chose its exit code itself."""
     progress = rank.progress
     at = where(progress.exit_site[0]) if progress is not None and progress.exit_site else None
     note = f" by {progress.exit_note}" if progress is not None and progress.exit_note else ""
     signals = progress.signals if progress is not None else ()
     because = [f"rank {rank.rank} ended with code {exit_.code}{note}, without an uncaught exception"]
+    if at is None and (at := _raised_exit(exit_.code, evidence)) is not None:
+        because.append(f"the one `raise SystemExit` of the program that gives this code is in {place(at)}")
     if signals:
         because.append(f"its program had handled {', '.join(signals)} before")
     printed = [each for each in rank.exceptions if each.source == "output"]
@@ -141,6 +144,18 @@ def explain_code(rank: RankEvidence, exit_: Exit) -> Finding:
         ),
         alternatives=alternatives,
     )
+
+
+def _raised_exit(code: int, evidence: Evidence) -> Where | None:
+    """`raise SystemExit(n)` leaves no trace, unlike sys.exit(n): the program's text tells, where one place alone can
+    have given the code."""
+    found = CodeReader(evidence).exits_by_raise()
+    exact = [each for each in found if each[3] == code]
+    fitting = exact or [each for each in found if each[3] is None]
+    if len(fitting) != 1:
+        return None
+    file, line, function, _ = fitting[0]
+    return Where(file=file, line=line, function=function)
 
 
 def explain_worker_death(rank: RankEvidence, exception: RaisedException | None, evidence: Evidence) -> Finding | None:

@@ -21,6 +21,16 @@ _EXIT_CODE_HANDICAP_S = 5.0
 """A victim may end itself quickly with a code of its own, before the culprit's process is seen to be gone."""
 _SEEN_LATE_S = 1.0
 """The launcher looks at its processes one after another: nearly equal times have no order."""
+_SAME_MOMENT_S = 0.25
+_NEWEST = 4
+"""So many calls back a failed collective may have led to an error."""
+_OF_SHARED_FILES = frozenset(
+    {
+        *("OSError", "FileNotFoundError", "FileExistsError", "PermissionError", "IsADirectoryError", "BlockingIOError"),
+        *("EOFError", "UnpicklingError", "JSONDecodeError", "BadZipFile", "SafetensorError", "UnicodeDecodeError"),
+    }
+)
+"""Errors that a rank also meets where another one has left a file unwritten or half-written."""
 _CHAIN = (
     "During handling of the above exception, another exception occurred:",
     "The above exception was the direct cause of the following exception:",
@@ -94,7 +104,7 @@ def _origin(rank: RankEvidence, evidence: Evidence) -> _Origin | None:
     if _printed_consequence(rank):
         return None
     special = _printed_special(rank, evidence)
-    return _Origin(rank, special or explain_code(rank, exit_), exit_.at, f"code {exit_.code}")
+    return _Origin(rank, special or explain_code(rank, exit_, evidence), exit_.at, f"code {exit_.code}")
 
 
 def _signalled(rank: RankEvidence, number: signal.Signals, certain: bool, evidence: Evidence) -> _Origin:
@@ -225,10 +235,14 @@ def _decide(origins: list[_Origin], victims: tuple[int, ...]) -> tuple[Finding, 
     ordered = sorted(origins, key=_order)
     first = ordered[0]
     alike = [each for each in ordered[1:] if _same_failure(first, each)]
-    rest = [each for each in ordered[1:] if each not in alike]
+    beside = [each for each in ordered[1:] if each not in alike and _of_its_own(first, each)]
+    rest = [each for each in ordered[1:] if each not in alike and each not in beside]
     later = [each for each in rest if each.at >= first.at]
-    culprits = (*first.finding.culprits, *(culprit for each in alike for culprit in each.finding.culprits))
+    more = [culprit for each in (*alike, *beside) for culprit in each.finding.culprits]
+    culprits = (*first.finding.culprits, *more)
     because = list(first.finding.because)
+    if beside:
+        because.append("at the same time, for a reason of their own: " + "; ".join(e.finding.summary for e in beside))
     if alike:
         because.append(f"{ranks_text([each.rank.rank for each in alike])} failed in the same way")
     if later:
@@ -252,8 +266,10 @@ def _decide(origins: list[_Origin], victims: tuple[int, ...]) -> tuple[Finding, 
         culprits=culprits,
         because=tuple(because),
         alternatives=(*first.finding.alternatives, *earlier, *others),
-        summary=_summary(first, alike),
+        summary="; ".join((_summary(first, alike), *(each.finding.summary for each in beside))),
     )
+    if beside:
+        finding = replace(finding, fix=("mend each of these errors: none of them is a consequence of another",))
     return finding, [each.rank.rank for each in later]
 
 
@@ -268,6 +284,17 @@ def _summary(first: _Origin, alike: list[_Origin]) -> str:
 def _order(origin: _Origin) -> tuple[float, int]:
     handicap = _EXIT_CODE_HANDICAP_S if origin.finding.cause == "exit-code" else 0.0
     return origin.at + handicap, origin.rank.rank
+
+
+def _of_its_own(first: _Origin, other: _Origin) -> bool:
+    """An error raised at the same moment, outside of any collective, that no file of the other rank can have caused."""
+    if first.finding.cause != "exception" or other.finding.cause != "exception":
+        return False
+    if abs(other.at - first.at) > _SAME_MOMENT_S or other.kind in _OF_SHARED_FILES or first.kind in _OF_SHARED_FILES:
+        return False
+    progress = other.rank.progress
+    calls = progress.calls if progress is not None else ()
+    return progress is not None and not any(call.failed for call in calls[-_NEWEST:])
 
 
 def _same_failure(one: _Origin, other: _Origin) -> bool:

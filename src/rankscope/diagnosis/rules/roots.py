@@ -8,6 +8,7 @@ from rankscope.diagnosis.rules.deadlock import explain_paired_call
 from rankscope.diagnosis.rules.endings import Endings
 from rankscope.diagnosis.rules.stacks_only import explain_parted
 from rankscope.diagnosis.rules.standing import explain_standing
+from rankscope.diagnosis.rules.store_keys import awaited_key, explain_key_wait
 from rankscope.diagnosis.waiting import just_entered
 from rankscope.diagnosis.waits import State, WaitGraph
 from rankscope.evidence.model import Evidence, RankEvidence
@@ -23,7 +24,11 @@ def explain_roots(evidence: Evidence, graph: WaitGraph, endings: Endings) -> Fin
     found = []
     for rank in roots:
         state = graph.states[rank]
-        if state.seen is None or state.kind != "elsewhere" or just_entered(state.seen, evidence):
+        if state.seen is None or just_entered(state.seen, evidence):
+            continue
+        if (key := awaited_key(state)) is not None:
+            found.append(explain_key_wait(state.seen, key, evidence, graph.waiters_of(rank)))
+        if state.kind != "elsewhere":
             continue
         found.append(explain_standing(state.seen, evidence, graph.waiters_of(rank)))
     unknown = [graph.states[rank] for rank in roots if graph.states[rank].kind == "unknown"]
@@ -32,7 +37,7 @@ def explain_roots(evidence: Evidence, graph: WaitGraph, endings: Endings) -> Fin
     if unknown:
         return _blind(unknown, graph)
     if not found:
-        return _broken(evidence, endings) if endings.victims else None
+        return explain_broken(evidence, endings) if endings.victims else None
     stuck = [finding for finding in found if finding.outcome == "hang"] or found
     first = stuck[0]
     paired = explain_paired_call(graph, evidence, first.certainty) if first.outcome == "hang" else None
@@ -166,7 +171,7 @@ def _blind(unknown: list[State], graph: WaitGraph) -> Finding:
     )
 
 
-def _broken(evidence: Evidence, endings: Endings) -> Finding:
+def explain_broken(evidence: Evidence, endings: Endings) -> Finding:
     """Every failure is a consequence, and its origin was not seen."""
     first = min(
         (seen for seen in evidence.ranks if seen.rank in endings.victims and seen.exit is not None),

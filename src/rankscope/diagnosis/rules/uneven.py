@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rankscope.diagnosis import views
 from rankscope.diagnosis.code import CodeReader
 from rankscope.diagnosis.divergence import Divergence, Side, site_key
@@ -32,9 +34,22 @@ def short_of_data(divergence: Divergence, graph: WaitGraph, code: CodeReader) ->
             continue
         others = [rank for other in divergence.sides if other is not side for rank in other.ranks]
         left = _left_loop(side, others, graph, code)
-        if left is not None and not as_many_rounds(side, divergence, graph):
-            return _uneven(side, graph, (left,), others)
+        if left is None or as_many_rounds(side, divergence, graph) or as_many_passes(side, divergence, graph):
+            continue
+        return _or_passed_by(_uneven(side, graph, (left,), others), divergence, side, code)
     return None
+
+
+def _or_passed_by(finding: Finding, divergence: Divergence, side: Side, code: CodeReader) -> Finding:
+    """A loop with a `continue` before the call may also have been run to its end, one call short."""
+    stays = [other for other in divergence.sides if other is not side and other.site]
+    for found in filter(None, (code.way_past(stay.site[:1]) for stay in stays)):
+        frame, branch = found
+        if branch.side == "continue":
+            name = frame.file.rsplit("/", 1)[-1]
+            text = f"`if {branch.test}: continue` ({name}:{branch.line}) may have led past {name}:{frame.line} once"
+            return replace(finding, alternatives=(Alternative("collective-skipped", "possible", text),))
+    return finding
 
 
 def as_many_rounds(side: Side, divergence: Divergence, graph: WaitGraph) -> bool:
@@ -53,6 +68,36 @@ def as_many_rounds(side: Side, divergence: Divergence, graph: WaitGraph) -> bool
     return bool(stays) and all(
         0 < max(rounds(rank, stay) for rank in stay.ranks) <= min(rounds(rank, stay) for rank in side.ranks)
         for stay in stays
+    )
+
+
+def as_many_passes(side: Side, divergence: Divergence, graph: WaitGraph) -> bool:
+    """The same by calls that do not communicate each time, such as backward passes under `no_sync()`."""
+    stays = [other for other in divergence.sides if other is not side and other.event is not None and other.site]
+    made = [
+        (
+            [passes(graph.states[rank], stay) for rank in stay.ranks],
+            [passes(graph.states[rank], stay) for rank in side.ranks],
+        )
+        for stay in stays
+    ]
+    counts = [
+        (max(c for c in theirs if c is not None), min(c for c in mine if c is not None))
+        for theirs, mine in made
+        if None not in theirs and None not in mine
+    ]
+    return bool(made) and len(counts) == len(made) and all(0 < theirs <= mine for theirs, mine in counts)
+
+
+def passes(state: State, at: Side) -> int | None:
+    """How often the rank made the call that this side is in; None where its record does not reach back to the start."""
+    progress = state.seen.progress if state.seen is not None else None
+    if progress is None or not progress.calls or progress.calls[0].index != 0:
+        return None
+    here = site_key(at.event)
+    return sum(
+        call.depth == 0 and tuple((frame.file, frame.line) for frame in call.site[:2]) == here
+        for call in progress.calls
     )
 
 
