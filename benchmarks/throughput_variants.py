@@ -64,7 +64,7 @@ SWEEP: dict[str, tuple[str, ...]] = {
         "training.loss_chunk_tokens=16384",
         "training.loss_chunk_tokens=32768",
         "training.batch_size=32",
-        "training.batch_size=128",
+        "training.batch_size=64,training.grad_accum_nums=8",
         "model.max_autotune=True",
     ),
     "gpt2-1.5b": (
