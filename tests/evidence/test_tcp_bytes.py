@@ -57,7 +57,7 @@ def test_a_kernel_that_refuses_is_an_unknown_and_no_error(monkeypatch: pytest.Mo
         raise PermissionError("netlink")
 
     with connection():
-        monkeypatch.setattr(tcp_bytes.socket, "socket", refuse)
+        monkeypatch.setattr(socket, "socket", refuse)
         assert tcp_bytes.network_bytes((os.getpid(),)) is None
 
 
