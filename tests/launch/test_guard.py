@@ -86,6 +86,12 @@ class Job:
                 continue
         return found
 
+    def warden(self, others: set[int]) -> int:
+        """The one beside them, once the process between the rank and its daemon has ended."""
+        wait_until(lambda: len(self.alive().keys() - others) == 1, "there is more than the warden beside them")
+        (pid,) = self.alive().keys() - others
+        return pid
+
     def end(self) -> tuple[int, str, str]:
         """Exit code and output; communicate() returns only when no process keeps the pipes open."""
         out, err = self.process.communicate(timeout=20)
@@ -184,7 +190,7 @@ def test_no_process_is_left_when_one_of_them_is_killed(start: Start, victim: str
     job = start(LAUNCH_ONE_RANK)
     pids = {name: job.pid(name) for name in ("launcher", "rank", "worker", "daemon")}
     pids["guard"] = job.process.pid
-    (pids["warden"],) = job.alive().keys() - pids.values()
+    pids["warden"] = job.warden(set(pids.values()))
     if victim == "group":
         os.killpg(job.process.pid, signal.SIGKILL)
     else:
@@ -215,8 +221,7 @@ def test_fifty_random_kills_leave_nothing(start: Start) -> None:
 def test_the_job_goes_on_when_only_the_warden_is_killed(start: Start) -> None:
     job = start(LAUNCH_ONE_RANK)
     known = {job.process.pid, *(job.pid(name) for name in ("launcher", "rank", "worker", "daemon"))}
-    (warden,) = job.alive().keys() - known
-    os.kill(warden, signal.SIGKILL)
+    os.kill(job.warden(known), signal.SIGKILL)
     wait_until(lambda: parent_of(job.pid("launcher")) == job.process.pid, "the launcher was not adopted")
     assert job.alive().keys() == known
     (job.folder / "rank-goes").touch()
