@@ -65,6 +65,7 @@ if dist.get_rank() == 0:
     with open(sys.argv[4], "w") as file:
         json.dump({"first_step_s": first}, file)
 dist.destroy_process_group()
+time.sleep(0.5)  # a gloo thread that lets go of the last collective after Python has gone would abort the process
 """
 
 

@@ -79,6 +79,7 @@ if rank == 0:
     with open(out, "w") as file:
         json.dump(steps, file)
 dist.destroy_process_group()
+time.sleep(0.5)  # a gloo thread that lets go of the last collective after Python has gone would abort the process
 """
 
 
