@@ -85,18 +85,20 @@ def test_pass_is_split_into_forward_backward_and_waiting(page: Page, time: Time)
 def test_of_fast_steps_some_are_timed_and_stand_for_those_before_them(page: Page, time: Time) -> None:
     clock = started(page)
     step(page, clock, 5)
-    assert not clock.timed
+    assert not clock.full
     for _ in range(4):
         page.step()
-    clock.timed = True
+    clock.full = True
     clock.backward_begins()
     time.now += 0.0078125
     clock.backward_done()
     step(page, clock, 60)
     assert read(page).backward_s == 5 * 0.0078125
-    assert clock.timed  # the step took longer than the pause between two that are timed
-    step(page, clock, 65)
-    assert not clock.timed
+    assert not clock.full  # eleven milliseconds each
+    step(page, clock, 120)
+    assert clock.full  # a step that took this long can bear it
+    step(page, clock, 125)
+    assert not clock.full
 
 
 def test_a_single_long_wait_does_not_stand_for_the_fast_steps_before_it(page: Page, time: Time) -> None:

@@ -13,6 +13,7 @@ from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElas
 from torch.distributed.elastic.multiprocessing import PContext, SignalException
 from torch.distributed.elastic.multiprocessing.api import MultiprocessContext, SubprocessContext
 
+from rankscope.launch.departures import Departures
 from rankscope.launch.job import Job, RankProcess
 from rankscope.launch.nodes.channel import ChannelLost
 from rankscope.launch.nodes.opening import open_exchange
@@ -22,6 +23,8 @@ from rankscope.report import live
 
 _GRACE_AFTER_CTRL_C_S = 5
 _GRACE_OF_THE_STUCK_S = 5
+_WATCH_S = 0.4
+"""Between two looks at ranks of which none has ended, beside elastic's own interval."""
 _SAME_SIGNAL_S = 0.25
 """`timeout` and schedulers send a signal to the process and to its group: that is one request, not two."""
 
@@ -34,6 +37,8 @@ class ScopeAgent(LocalElasticAgent):
         self._supervisor = supervisor
         self._job = job
         self._signalled_at = 0.0
+        self._departures = Departures()
+        supervisor.wake_agent = self._departures.wake
         supervisor.restarts_left = lambda: self._remaining_restarts
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
@@ -57,6 +62,7 @@ class ScopeAgent(LocalElasticAgent):
                 for worker in worker_group.workers
             ],
         )
+        self._departures.expect(pids.values())
         self._take_over_closing(context)
         self._take_over_signals()
         self._meet_other_nodes(worker_group, attempt)
@@ -128,6 +134,8 @@ class ScopeAgent(LocalElasticAgent):
         raise SignalException(f"process {os.getpid()} got signal {number}", signal.Signals(number))
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        if not self._supervisor.stop_requested:
+            self._departures.wait(_WATCH_S)
         if self._supervisor.stop_requested:
             self._supervisor.stop_requested = False
             if not self._supervisor.restarts_hangs or self._supervisor.stopped_for_nan:

@@ -63,13 +63,14 @@ class Supervisor:
         self.stopped_for_nan = False
         self.interrupted_by: int | None = None
         self.restarts_left: Callable[[], int] = lambda: 0
+        self.wake_agent: Callable[[], None] = lambda: None
         """Of elastic's agent, once there is one."""
         self.last_word: Callable[[], int] | None = None
         """Says the verdict and returns the exit code: for an end that elastic does not come to."""
         self._ruled: dict[int, bool] = {}
+        """Attempt → whether the verdict of all nodes ended it for a hang."""
         self._failure_told: set[int] = set()
         """Attempts whose failure has its verdict, whether it was asked for here or by another node."""
-        """Attempt → whether the verdict of all nodes ended it for a hang."""
         self._ruling_came = threading.Event()
         self._stopping = threading.Event()
         self._finished = threading.Event()
@@ -179,7 +180,7 @@ class Supervisor:
         live.say(live.detected(verdict, then + option))
         if stop:
             self.stopped_for_nan = True
-            self.stop_requested = True
+            self._request_stop()
 
     def write(self, verdict: Verdict) -> None:
         """verdict.json, as far as the disk lets us."""
@@ -202,7 +203,7 @@ class Supervisor:
         live.say(live.detected(verdict, f"{then} (--on-hang {self._on_hang})"))
         if stop:
             self.stopped_for_hang = True
-            self.stop_requested = True
+            self._request_stop()
             self._see_to_the_end()
 
     def _failed_elsewhere(self, verdict: Verdict, evidence: Evidence) -> None:
@@ -238,8 +239,12 @@ class Supervisor:
         if not stop or (restarts and not hang):
             return  # elastic restarts a failed job by itself, on all nodes
         self.stopped_for_hang = self.stopped_for_hang or hang
-        self.stop_requested = True
+        self._request_stop()
         self._see_to_the_end()
+
+    def _request_stop(self) -> None:
+        self.stop_requested = True
+        self.wake_agent()
 
     def _see_to_the_end(self) -> None:
         """Elastic asks the rendezvous store about everything, and waits for ever on one that is frozen or cut off."""

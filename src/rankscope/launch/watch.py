@@ -34,6 +34,9 @@ LEAST_THRESHOLD_S = 30.0
 QUIET_FACTOR = 4.0
 """The automatic threshold, in longest quiet stretches from which the job came back by itself."""
 _WINDOW_S = 1.0
+"""Over which the processor time of a quiet rank is taken."""
+_FIRST_WINDOW_S = 0.4
+"""The same when it has only just fallen quiet: to know before the first close look that it computes."""
 _GPU_PERIOD_S = 2.0
 _GROWTH_BYTES = 1 << 20
 _LATE_LOOK_S = 60.0
@@ -51,6 +54,7 @@ class _Trace:
     heartbeat: Heartbeat | None = None
     base: Pulse | None = None
     base_at: float = 0.0
+    window_s: float = _FIRST_WINDOW_S
     longest_quiet_s: float = 0.0
     progress_at: float = 0.0
     gaps: deque[float] = field(default_factory=lambda: deque(maxlen=32))
@@ -297,15 +301,19 @@ class Watcher:
                     if heartbeat.steps > 1:
                         trace.gaps.append(now - trace.progress_at)
                     trace.progress_at = now
-        if trace.base is None or now - trace.base_at >= _WINDOW_S:
-            # Not at every glance: a pulse is a dozen files that the kernel writes for us. What goes through sockets is
-            # not among the bytes read and written, and dearer: it is asked of those that are quiet.
+        if alive:
+            # No pulse of a rank that makes progress: it is a dozen files that the kernel writes for us.
+            trace.base, trace.window_s = None, _FIRST_WINDOW_S
+        elif trace.base is None or now - trace.base_at >= trace.window_s:
+            # What goes through sockets is not among the bytes read and written, and dearer: it is asked of those that
+            # are quiet for longer.
             try:
                 current = pulse(process.pid, network=now - process.life_at >= FIRST_LOOK_S)
             except (ProcessLookupError, OSError):
                 return  # it is ending; the next poll tells how
             if trace.base is not None:
-                alive = alive or _worked(trace.base, current, now - trace.base_at)
+                alive = _worked(trace.base, current, now - trace.base_at)
+                trace.window_s = _WINDOW_S
             trace.base, trace.base_at = current, now
         if alive:
             trace.longest_quiet_s = max(trace.longest_quiet_s, now - process.life_at)

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-_MOST_TENSORS = 8
+MOST_TENSORS = 8
 _DEEPEST = 3
 _KEPT_BYTES = 32 << 20
 """Of a batch on the host; a larger one is only remembered as long as the program itself keeps it."""
@@ -19,15 +19,16 @@ class Batches:
 
     def __init__(self) -> None:
         self.keep = False
-        self.fed: deque[tuple[int, Sequence[tuple[str, Any]]]] = deque(maxlen=4)
-        """Step; names of tensors, and the tensors or references to them."""
+        self.fed: deque[tuple[int, str | Sequence[str], Sequence[Any]]] = deque(maxlen=4)
+        """Step; names of tensors, or the one name of the sequence that they are; the tensors or references to them."""
 
     def note(self, step: int, label: str, fed: Any) -> None:
-        found = list(_tensors(label, fed, 0))[:_MOST_TENSORS]
+        found = list(_tensors(label, fed, 0))[:MOST_TENSORS]
         if found:
             keep = self.keep and all(t.is_cpu and not t.is_shared() for _, t in found)
             keep = keep and sum(t.numel() * t.element_size() for _, t in found) <= _KEPT_BYTES
-            self.fed.append((step, [(name, t if keep else weakref.ref(t)) for name, t in found]))
+            names = [name for name, _ in found]
+            self.fed.append((step, names, [t if keep else weakref.ref(t) for _, t in found]))
 
     def bad(self, torch: Any, step: int) -> tuple[list[str], str] | None:
         """Names of tensors of that step that hold NaN, and where in the batch; None where none does.
@@ -35,13 +36,16 @@ class Batches:
         Infinities are no sign: masks are made of them."""
         names: list[str] = []
         detail = ""
-        for fed_at, tensors in self.fed:
+        for fed_at, named, tensors in self.fed:
             if fed_at != step:
                 continue
-            for name, kept in tensors:
+            for number, kept in enumerate(tensors):
                 tensor = kept() if isinstance(kept, weakref.ref) else kept
-                if tensor is None or not tensor.is_floating_point() or not (tensor.is_cpu or tensor.is_cuda):
+                if not hasattr(tensor, "is_floating_point") or not tensor.is_floating_point():
                     continue
+                if not (tensor.is_cpu or tensor.is_cuda):
+                    continue
+                name = f"{named}[{number}]" if isinstance(named, str) else named[number]
                 with torch.no_grad():
                     bad = torch.isnan(tensor.detach())
                     count = int(bad.sum())
@@ -66,8 +70,8 @@ def _tensors(name: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
             yield name, value
     elif depth < _DEEPEST:
         if isinstance(value, dict):
-            for key, each in list(value.items())[:_MOST_TENSORS]:
+            for key, each in list(value.items())[:MOST_TENSORS]:
                 yield from _tensors(f"{name}[{str(key)[:40]!r}]", each, depth + 1)
         elif isinstance(value, (list, tuple)):
-            for number, each in enumerate(value[:_MOST_TENSORS]):
+            for number, each in enumerate(value[:MOST_TENSORS]):
                 yield from _tensors(f"{name}[{number}]", each, depth + 1)

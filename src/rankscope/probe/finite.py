@@ -26,7 +26,7 @@ from rankscope.probe.phases import PhaseClock
 from rankscope.probe.replicas import CHECKSUM_EVERY, Replica
 from rankscope.probe.sites import is_user_file, user_frames
 
-_SHARE = 0.001
+_SHARE = 0.0003
 """Of the time, for looking at all gradients."""
 _GPU_PAUSE_S = 2.0
 _MOST_SEARCHES = 8
@@ -82,7 +82,8 @@ class FiniteChecks:
         self._searches = 0
         self._usual_inputs = False
         """Inputs held NaN while all was well: they do by design."""
-        self._optimizers: dict[int, weakref.ref[Any]] = {}
+        self.optimizers: dict[int, weakref.ref[Any]] = {}
+        """By their identity, those that made a step."""
         self._sentinel: weakref.ref[Any] | None = None
         self.replicas: list[Replica] = []
         self._step_frames: Frames = ()
@@ -121,19 +122,19 @@ class FiniteChecks:
             self._guarded(self._look_at_losses, losses)
 
     def step_begins(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        if not self.looking:
-            return
-        # Most steps of replicas on a CPU: their own gradients were looked at; neither a sample nor a sum is due.
-        if (
-            self.suspicion is None
+        # Of most fast steps of replicas on a CPU nothing is left to see: their own gradients were looked at.
+        if self._clock.full:
+            self._guarded(self._look_before_step, optimizer)
+
+    def may_pass(self, optimizer: Any) -> bool:
+        """Whether the next step of the optimizer needs to be looked at for no more than loss and own gradient."""
+        return (
+            self.looking
+            and self.deferring
+            and self.suspicion is None
             and self._late is None
-            and self.replicas
-            and self._page.steps % CHECKSUM_EVERY != 0
-            and id(optimizer) in self._optimizers
-            and time.perf_counter() < self._sample_at
-        ):
-            return
-        self._guarded(self._look_before_step, optimizer)
+            and id(optimizer) in self.optimizers
+        )
 
     def replicated(self, module: Any) -> None:
         """A DistributedDataParallel was made."""
@@ -195,6 +196,7 @@ class FiniteChecks:
 
     def _suspect_loss(self, value: float) -> None:
         self._page.bad_loss()
+        self._clock.full = True
         if self.suspicion is not None or self._searches >= _MOST_SEARCHES:
             return
         self._searches += 1
@@ -234,10 +236,11 @@ class FiniteChecks:
                 # On the CPU the engine runs in the thread that called it.
                 frames = tuple(user_frames(sys._getframe(1)))
                 self.suspicion = _Suspicion("gradient", self._page.steps, value, frames=frames)
+                self._clock.full = True
 
     def _look_before_step(self, optimizer: Any) -> None:
-        if id(optimizer) not in self._optimizers:
-            self._optimizers[id(optimizer)] = weakref.ref(optimizer)
+        if id(optimizer) not in self.optimizers:
+            self.optimizers[id(optimizer)] = weakref.ref(optimizer)
             self._step_frames = tuple(user_frames(sys._getframe(1)))
             if self._sentinel is None:
                 sentinel = parameters.sentinel_of(parameters.optimizer_parameters(optimizer))
@@ -300,7 +303,7 @@ class FiniteChecks:
         names, count, value = parameters.bad_names(self._torch, looked_at, self._modules())
         suspicion = self.suspicion
         if count == 0:
-            if suspicion is not None and self._page.steps - suspicion.step >= len(self._optimizers) - 1:
+            if suspicion is not None and self._page.steps - suspicion.step >= len(self.optimizers) - 1:
                 self.suspicion = None  # it never reached an optimizer
             return
         if suspicion is None:
@@ -358,7 +361,7 @@ class FiniteChecks:
 
     def _bad_parameters(self) -> tuple[list[str], int, str]:
         known: dict[int, Any] = {}
-        for optimizer in parameters.alive(self._optimizers.values()):
+        for optimizer in parameters.alive(self.optimizers.values()):
             known.update((id(each), each) for each in parameters.optimizer_parameters(optimizer))
         for module in self._modules():
             known.update((id(each), each) for each in module.parameters())
@@ -367,6 +370,7 @@ class FiniteChecks:
 
     def _add_replica(self, module: Any) -> None:
         torch, replica = self._torch, Replica(module)
+        self._clock.full = True
         self.replicas.append(replica)
         sentinel = parameters.sentinel_of(parameters.alive(each for _, each in replica.shared))
         if sentinel is None:
@@ -382,32 +386,30 @@ class FiniteChecks:
         self.deferring = all(each.dense for each in self.replicas)
 
     def _own_gradient_hook(self, replica: Replica) -> Callable[[tuple[Any, ...]], None]:
-        page, clock, modes, transformed, tensor = self._page, self._clock, self._modes, self._transformed, self.tensor
+        page, clock, modes = self._page, self._clock, self._modes
 
         def own_gradient(gradients: tuple[Any, ...]) -> None:
-            if clock.timed:
+            args, self.losses = self.losses, None
+            gradient = gradients[0]
+            if not clock.full and args is not None:
+                # The usual case without another function called: a small dense gradient on the CPU whose sum is finite,
+                # and one loss that is.
+                try:
+                    losses = args[0]
+                    if len(losses) == 1 and not modes():
+                        total = gradient.sum().item() + losses[0].item()
+                        if total - total == 0.0:  # neither NaN nor infinite
+                            return
+                    clock.full = True
+                except Exception:  # noqa: BLE001  a loss of several values, or stranger: looked at with more care below
+                    clock.full = True
+            elif clock.full:
                 clock.own_gradients_done()
             if page.steps % CHECKSUM_EVERY == 0:
                 module = replica.module()
                 replica.unsynced = module is not None and not module.require_backward_grad_sync
-            args, self.losses = self.losses, None
             if not self.looking:
                 return
-            gradient = gradients[0]
-            # The usual case without another function called: a small dense gradient on the CPU whose sum is finite,
-            # and one loss that is.
-            if args and replica.dense and self.suspicion is None and gradient is not None:
-                losses = args[0]
-                try:
-                    if type(losses) is tuple and len(losses) == 1 and not (modes() or transformed()):
-                        loss = losses[0]
-                        if type(loss) is tensor and loss.is_cpu and loss.numel() == 1:
-                            total = gradient.sum().item() + loss.item()
-                            if total - total == 0.0:  # neither NaN nor infinite
-                                self._backwards += 1
-                                return
-                except Exception as error:  # noqa: BLE001  noted on the page and shown in the report
-                    self._give_up(error)
             if args is not None:
                 self._guarded(self._look_at_losses, args)
             if gradient is not None:
@@ -427,7 +429,7 @@ class FiniteChecks:
 
     def _note_parameters(self, step: int, value: str, names: list[str], count: int, frames: Frames) -> None:
         """What an optimizer keeps of the gradients tells whether they were bad before the parameters were."""
-        optimizers = parameters.alive(self._optimizers.values())
+        optimizers = parameters.alive(self.optimizers.values())
         kept = next((name for each in optimizers if (name := parameters.bad_momentum(self._torch, each))), None)
         if kept is None or step == 0:
             self._note("parameter", step, value, names, count, frames=frames)

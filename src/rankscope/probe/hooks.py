@@ -163,7 +163,7 @@ class TorchHooks:
 
     def _optimizer(self, module: ModuleType) -> None:
         module.register_optimizer_step_pre_hook(self._finite.step_begins)
-        module.register_optimizer_step_post_hook(self._rhythm.after_step)
+        module.register_optimizer_step_post_hook(self._rhythm.after_step())
 
     def _dataloader(self, module: ModuleType) -> None:
         base = module._BaseDataLoaderIter

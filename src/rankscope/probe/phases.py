@@ -17,8 +17,10 @@ DATA, FORWARD, BACKWARD, WAITING, SAVING = range(5)
 _SKIPPED_STEPS = 2
 """The first steps compile, allocate and connect; they say nothing of the rhythm."""
 
-_PAUSE_NS = 50_000_000
-"""Between two steps that are timed."""
+_LONG_STEP_NS = 50_000_000
+"""A step that takes this long does not notice what watching it in full costs."""
+_PAUSE_NS = 250_000_000
+"""Between two shorter steps that are watched in full."""
 
 _now = time.perf_counter
 
@@ -31,11 +33,13 @@ class PhaseClock:
         self.seconds = [0.0] * 5
         self.since = 0
         """When counting began; 0 before."""
-        self.timed = True
-        """Whether the passes of this step are timed. Of steps that follow each other fast only some are; each stands
-        for those before it."""
+        self.full = True
+        """Whether this step is watched in full, its passes timed. Of steps that follow each other fast only some are;
+        each stands for those before it."""
         self.due = 0
-        """From when on the next step is to be timed."""
+        """From when on the next step is to be watched in full."""
+        self.data_ns = 0
+        """Waited for batches since the last step that was watched in full."""
         self._step_ended = 0
         self._timed_step = 0
         self._first_step = 0
@@ -51,8 +55,10 @@ class PhaseClock:
         """Set where the model lives on a GPU."""
 
     def step(self, now: int) -> None:
-        """A step that was timed has been made, at that time (ns)."""
+        """A step that was watched in full has been made, at that time (ns)."""
         steps = self._page.steps
+        self.seconds[DATA] += self.data_ns * 1e-9 if self.since else 0.0
+        self.data_ns = 0
         if self.device is not None:
             self._on_device(self._read_device)
         if self.since:
@@ -69,8 +75,9 @@ class PhaseClock:
             self._thread = _thread.get_native_id()
             self._page.phases(self.since, self._first_step, self.seconds)
         self._passes = [0.0, 0.0, 0.0]
+        long = now - self._step_ended >= _LONG_STEP_NS * max(1, steps - self._timed_step)
         self._timed_step = steps
-        self.timed = not self.since or self.device is not None or now - self._step_ended >= _PAUSE_NS
+        self.full = not self.since or self.device is not None or long
         self._step_ended = now
         self.due = now + _PAUSE_NS
 

@@ -2,7 +2,8 @@
 
 After some milliseconds of arithmetic nothing of Python is left in the processor's caches; each function called and
 each attribute looked up then takes ten times as long as usual. Hence each event is one function here: it writes to the
-page by itself, and calls others only for what is unusual.
+page by itself, and calls others only for what is unusual. Of fast steps only some are watched in full
+(`PhaseClock.full`); of the others just what must be known of every step is written.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from rankscope.probe.batches import MOST_TENSORS
 from rankscope.probe.calls import BACKWARD, CallRecorder
 from rankscope.probe.finite import FiniteChecks
 from rankscope.probe.first_step import FirstStep
@@ -29,7 +31,8 @@ from rankscope.probe.page import (
     RING_WORD,
     Page,
 )
-from rankscope.probe.phases import DATA, PhaseClock
+from rankscope.probe.phases import PhaseClock
+from rankscope.probe.replicas import CHECKSUM_EVERY
 from rankscope.probe.sites import NOWHERE
 
 _CHANGED, _STEPS, _BATCHES, _CALLS = range(COUNTERS_WORD, COUNTERS_WORD + 4)
@@ -37,7 +40,11 @@ _LOADER_BATCHES, _LOADER_NUMBER, _LOADER_STATE, _LOADER_TIME = range(LOADER_WORD
 _WAITING, _GAVE = LOADER_WAITING << 32, LOADER_GAVE << 32
 # The parts of a call's record that are the same for all backward passes: no peer, no tensor.
 _NO_PEER, _NO_TENSOR = 2**64 - 1, 2**32 - 1
+_BATCH = ("batch",)
 _frame_of = sys._getframe
+_reference = weakref.ref
+_system_name = _thread.get_native_id
+_thread_name = _thread.get_ident
 _time = time.time_ns
 
 
@@ -53,7 +60,6 @@ class Rhythm:
         self._clock = clock
         self._finite = finite
         self._loaders = 0
-        self._first_step = True
 
     def next_batch(self, advance: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """For `__next__` of the data loaders' iterators."""
@@ -84,7 +90,7 @@ class Rhythm:
             words[_LOADER_BATCHES] = yielded
             words[_LOADER_NUMBER] = number | iterator._num_workers << 32
             words[_LOADER_STATE] = site | _WAITING
-            if not first.done_with_batches:
+            if clock.full and not first.done_with_batches:
                 first.batch_asked()
             try:
                 batch = advance(iterator)
@@ -99,14 +105,18 @@ class Rhythm:
             words[_BATCHES] = page.batches
             words[_LOADER_BATCHES] = yielded + 1
             words[_LOADER_STATE] = site | _GAVE
-            if clock.since:
-                clock.seconds[DATA] += (now - since) * 1e-9
-            if type(batch) is finite.tensor and not batches.keep:
-                batches.fed.append((page.steps, (("batch", weakref.ref(batch)),)))
-            else:
+            clock.data_ns += now - since
+            if clock.full:
                 finite.fed("batch", batch)
-            if not first.done_with_batches:
-                first.batch_came(failed=False)
+                if not first.done_with_batches:
+                    first.batch_came(failed=False)
+            elif type(batch) is finite.tensor:
+                batches.fed.append((page.steps, _BATCH, (_reference(batch),)))
+            else:
+                try:
+                    batches.fed.append((page.steps, "batch", tuple(map(_reference, batch[:MOST_TENSORS]))))
+                except (TypeError, KeyError):  # not a sequence of tensors
+                    finite.fed("batch", batch)
             return batch
 
         return __next__
@@ -117,14 +127,14 @@ class Rhythm:
 
         @functools.wraps(original)
         def _pre_forward(model: Any, *inputs: Any, **kwargs: Any) -> Any:
-            if clock.timed:
+            if clock.full:
                 clock.forward_begins()
-            if kwargs or len(inputs) != 1:
                 finite.fed("input", (*inputs, *kwargs.values()))
-            elif type(inputs[0]) is finite.tensor and not batches.keep:
-                batches.fed.append((page.steps, (("input[0]", weakref.ref(inputs[0])),)))
             else:
-                finite.fed("input[0]", inputs[0])
+                try:
+                    batches.fed.append((page.steps, "input", tuple(map(_reference, inputs))))
+                except TypeError:  # not all are tensors
+                    finite.fed("input", inputs)
             return original(model, *inputs, **kwargs)
 
         return _pre_forward
@@ -133,29 +143,36 @@ class Rhythm:
         """For the function that runs autograd's engine: recorded as a call, timed, its loss looked at."""
         page, calls, clock, finite = self._page, self._calls, self._clock, self._finite
         place, depths, next_call = calls.sites().place, calls.depths, page.next_call
-        native_id, told_before, told_after = _thread.get_native_id, calls.told_before, calls.told_after
+        told_before, told_after = calls.told_before, calls.told_after
         name = page.text(BACKWARD)
         seen = NOWHERE
+        trainer = thread = -1
+        """The Python and the system name of the thread that made the last pass that was watched in full."""
 
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:  # noqa: PLR0912, PLR0915  one function per event
-            nonlocal seen
+            nonlocal seen, trainer, thread
             if not calls.enabled:
                 return function(*args, **kwargs)
             index = -1
             try:
-                if clock.timed:
+                if clock.full:
                     clock.backward_begins()
-                if finite.deferring and finite.losses is None and finite.suspicion is None:
+                    if finite.deferring and finite.losses is None and finite.suspicion is None:
+                        finite.losses = args
+                    elif finite.looking:
+                        finite.backward_begins(args)
+                    if calls.backward_heard:
+                        for first in told_before.get(BACKWARD, ()):
+                            first(args, kwargs)
+                elif finite.losses is None:
                     finite.losses = args
-                elif finite.looking:
+                else:
                     finite.backward_begins(args)
-                if calls.backward_heard:
-                    for first in told_before.get(BACKWARD, ()):
-                        first(args, kwargs)
-                thread = native_id()
-                depth = depths.get(thread, 0)
-                depths[thread] = depth + 1
+                if _thread_name() != trainer:
+                    trainer, thread = _thread_name(), _system_name()
+                own_thread, depth = thread, depths.get(thread, 0)
+                depths[own_thread] = depth + 1
                 site, above, code, lasti, outer_code, outer_lasti = seen
                 try:
                     frame = _frame_of(above + 1)
@@ -177,7 +194,7 @@ class Rhythm:
                 words[at + 1] = words[at + 2] = 0
                 words[at + 3] = page.steps
                 words[at + 4] = name
-                words[at + 5] = site | thread << 32
+                words[at + 5] = site | own_thread << 32
                 words[at + 6] = _NO_PEER
                 words[at + 7] = _NO_TENSOR
                 words[at + 8] = depth << 32
@@ -188,40 +205,59 @@ class Rhythm:
             try:
                 result = function(*args, **kwargs)
             except BaseException:
-                calls.end(BACKWARD, (index, thread) if index >= 0 else None, True)
+                calls.end(BACKWARD, (index, own_thread) if index >= 0 else None, True)
                 finite.backward_failed()
                 raise
             try:
                 if index >= 0:
-                    depths[thread] = depth
+                    depths[own_thread] = depth
                     words, now = page.words, _time()
                     if page.calls - index < RING_SLOTS:
                         words[at + 1] = now
                     words[_CHANGED] = now
-                if clock.timed:
+                if clock.full:
                     clock.backward_done()
-                if finite.losses is not None or not finite.replicas:
+                    if finite.losses is not None or not finite.replicas:
+                        finite.backward_done()
+                    if calls.backward_heard:
+                        for then in told_after.get(BACKWARD, ()):
+                            then(False)
+                elif finite.losses is not None:
                     finite.backward_done()
-                if calls.backward_heard:
-                    for then in told_after.get(BACKWARD, ()):
-                        then(False)
             except Exception as error:  # noqa: BLE001  noted on the page and shown in the report
                 calls.give_up(BACKWARD, error)
             return result
 
         return wrapper
 
-    def after_step(self, *_arguments: Any) -> None:
+    def after_step(self) -> Callable[..., None]:
         """For optimizers, when a step was made."""
-        page, clock = self._page, self._clock
-        page.steps += 1
-        words, now = page.words, _time()
-        words[_STEPS] = page.steps
-        words[_CHANGED] = now
-        if clock.timed:
-            if self._first_step:
-                self._first_step = False
-                page.stage("training")
-            clock.step(now)
-        elif now >= clock.due:
-            clock.timed = True
+        page, clock, known, unusual = self._page, self._clock, self._finite.optimizers, self._unusual
+        first_step = True
+
+        def after_step(optimizer: Any, *_arguments: Any) -> None:
+            nonlocal first_step
+            steps, words, now = page.steps + 1, page.words, _time()
+            page.steps = words[_STEPS] = steps
+            words[_CHANGED] = now
+            if clock.full:
+                if first_step:
+                    first_step = False
+                    page.stage("training")
+                clock.step(now)
+                clock.full = clock.full or unusual(optimizer)
+            elif now >= clock.due or steps % CHECKSUM_EVERY == 0 or id(optimizer) not in known:
+                clock.full = True
+
+        return after_step
+
+    def _unusual(self, optimizer: Any) -> bool:
+        """Something about the steps must be looked at in full."""
+        calls, first = self._calls, self._first
+        return (
+            calls.backward_heard
+            or not calls.enabled
+            or not first.done_with_batches
+            or self._page.steps % CHECKSUM_EVERY == 0
+            or not self._finite.may_pass(optimizer)
+        )

@@ -1,0 +1,215 @@
+"""Of steps that follow each other fast most are watched for what must be known of every step, and no more."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.data import DataLoader
+
+from rankscope.evidence.model import NonFinite
+from rankscope.evidence.pages import read_page
+from rankscope.probe.calls import CallRecorder
+from rankscope.probe.finite import FiniteChecks
+from rankscope.probe.page import Page
+from rankscope.probe.phases import PhaseClock
+from rankscope.probe.rhythm import Rhythm
+
+NEVER = 2**63
+
+
+class Job:
+    """A training loop over a replicated model, with what the probe puts before torch's own functions."""
+
+    def __init__(self, folder: Path) -> None:
+        torch.manual_seed(0)
+        self.page = Page(str(folder / "0-1.page"), 0)
+        self.clock = PhaseClock(self.page)
+        self.checks = FiniteChecks(self.page, self.clock)
+        self.checks.start(torch)
+        self.model = nn.parallel.DistributedDataParallel(
+            nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+        )
+        self.checks.replicated(self.model)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        first = cast(Any, SimpleNamespace(done_with_batches=True))
+        rhythm = Rhythm(self.page, CallRecorder(self.page), first, self.clock, self.checks)
+        self.next_batch = rhythm.next_batch(lambda iterator: iterator.batch)
+        self.before_forward = rhythm.before_forward(lambda _model, *_inputs, **_kwargs: None)
+        self.run_backward = rhythm.backward(lambda losses, gradients=None: torch.autograd.backward(losses, gradients))
+        self.after_step = rhythm.after_step()
+        while self.clock.full:
+            self.step()
+        self.clock.due = NEVER
+
+    def fetch(self, batch: Any) -> Any:
+        return self.next_batch(SimpleNamespace(_num_yielded=self.page.batches, _num_workers=0, batch=batch))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.before_forward(self.model, inputs)
+        return cast(torch.Tensor, self.model(inputs))
+
+    def apply(self, optimizer: torch.optim.Optimizer | None = None) -> None:
+        optimizer = optimizer or self.optimizer
+        self.checks.step_begins(optimizer, (), {})
+        optimizer.step()
+        self.after_step(optimizer, (), {})
+        optimizer.zero_grad()
+
+    def step(self, *, bad_input: bool = False) -> None:
+        inputs, _labels = self.fetch([good(bad_input), torch.zeros(6)])
+        self.run_backward((self.forward(inputs).pow(2).mean(),))
+        self.apply()
+
+    def notes(self) -> tuple[NonFinite, ...]:
+        content = read_page(Path(self.page.path)).progress
+        assert content.probe_errors == ()
+        return content.non_finite
+
+
+def good(spoiled: bool = False) -> torch.Tensor:
+    values = torch.randn(6, 4)
+    if spoiled:
+        values[4, 1] = math.nan
+    return values
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield Job(tmp_path)
+    dist.destroy_process_group()
+
+
+def test_sample_that_spoils_a_fast_step_is_found_in_its_batch(job: Job) -> None:
+    for _ in range(3):
+        job.step()
+    assert not job.clock.full
+    at = job.page.steps
+    job.step(bad_input=True)
+    (note,) = job.notes()
+    assert (note.kind, note.step, note.local) == ("input", at, True)
+    assert note.tensors == ("batch[0]", "input[0]")
+    assert "in sample 4 of 6" in note.detail
+
+
+@pytest.mark.parametrize("batch", ["tensor", "dict", "mixed"])
+def test_batches_of_any_make_are_remembered(job: Job, batch: str) -> None:
+    inputs = good(True)
+    given, name = {
+        "tensor": (inputs, "batch"),
+        "dict": ({"x": inputs, "id": 3}, "batch['x']"),
+        "mixed": (["a name", inputs], "batch[1]"),
+    }[batch]
+    job.fetch(given)
+    job.run_backward((job.forward(inputs).pow(2).mean(),))
+    job.apply()
+    assert job.notes()[0].tensors == (name, "input[0]")
+
+
+def test_gradient_of_a_fast_step_below_a_finite_loss_is_seen_before_it_is_reduced(job: Job) -> None:
+    job.step()
+    at = job.page.steps
+    out = job.forward(good())
+    job.run_backward(((out - out.detach()).pow(2).sum().sqrt(),))
+    assert job.clock.full
+    job.apply()
+    (note,) = job.notes()
+    assert (note.kind, note.step, note.local, note.count) == ("gradient", at, True, 4)
+
+
+def test_loss_of_a_fast_step_is_looked_at_where_no_gradient_of_the_model_comes_by(job: Job) -> None:
+    elsewhere = torch.ones(1, requires_grad=True)
+    job.run_backward(((elsewhere * math.nan).sum(),))
+    assert job.clock.full
+    assert job.checks.losses is None
+
+
+def test_losses_of_several_values_are_no_fault(job: Job) -> None:
+    for _ in range(3):
+        job.run_backward((job.forward(good()).pow(2),), (torch.ones(6, 1),))
+        job.apply()
+    assert job.notes() == ()
+    assert job.checks.looking
+
+
+def test_modes_of_the_program_see_nothing_of_the_probe(job: Job) -> None:
+    class Seen(TorchDispatchMode):
+        def __init__(self) -> None:
+            super().__init__()
+            self.names: list[str] = []
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.names.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    def seen(backward: Any) -> list[str]:
+        loss = job.model(good()).pow(2).mean()
+        with Seen() as mode:
+            backward((loss,))
+        job.optimizer.zero_grad()
+        return mode.names
+
+    job.step()
+    assert not job.clock.full
+    probed = seen(job.run_backward)
+    job.checks.looking = False
+    assert probed == seen(torch.autograd.backward)
+
+
+def test_optimizer_that_is_new_is_looked_at_in_full_and_then_known(job: Job) -> None:
+    other = torch.optim.Adam(job.model.parameters())
+    job.run_backward((job.forward(good()).pow(2).mean(),))
+    job.apply(other)
+    assert job.clock.full
+    job.run_backward((job.forward(good()).pow(2).mean(),))
+    job.apply(other)
+    assert id(other) in job.checks.optimizers
+    assert not job.clock.full
+
+
+def test_steps_with_checksums_are_watched_in_full(job: Job) -> None:
+    while job.page.steps < 70:
+        job.step()
+    assert [each.step for each in read_page(Path(job.page.path)).progress.checksums] == [32, 64]
+
+
+def test_every_backward_pass_is_recorded_with_its_line(job: Job) -> None:
+    before = len(read_page(Path(job.page.path)).progress.calls)
+    for _ in range(2):
+        job.run_backward((job.forward(good()).pow(2).mean(),))
+        job.run_backward((job.forward(good()).pow(2).mean(),))
+        job.apply()
+    calls = read_page(Path(job.page.path)).progress.calls[before:]
+    assert [call.op for call in calls] == ["backward"] * 4
+    lines = [call.site[0].line for call in calls]
+    assert lines == [lines[0], lines[0] + 1] * 2
+    assert all(call.left_at is not None and call.depth == 0 for call in calls)
+
+
+def test_waiting_for_batches_is_added_up_over_fast_steps(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(0, 10**12, 10**6))
+    monkeypatch.setattr("rankscope.probe.rhythm._time", lambda: next(clock))
+    before = job.clock.seconds[0]
+    for _ in range(4):
+        job.fetch(good())
+    assert job.clock.data_ns == 4 * 10**6
+    assert job.clock.seconds[0] == before
+
+
+def test_loader_of_torch_is_counted(job: Job) -> None:
+    iterator = iter(DataLoader(cast(Any, torch.randn(8, 4)), batch_size=4))
+    advance = Rhythm(
+        job.page, CallRecorder(job.page), cast(Any, SimpleNamespace(done_with_batches=True)), job.clock, job.checks
+    ).next_batch(type(iterator).__next__)
+    before = job.page.batches
+    assert torch.is_tensor(advance(iterator))
+    assert job.page.batches == before + 1
