@@ -25,6 +25,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from rankscope.train import products
 from rankscope.train.config import SystemConfig, parameter_count
 from rankscope.train.flops import FORMULA, peak_flops
 from rankscope.train.place import Place, find_place
@@ -83,6 +84,7 @@ def measure(
         "flops_per_token": bench.speeds.flops_per_token,
         "memory_gib": torch.cuda.max_memory_allocated(place.device) / 2**30 if place.device.type == "cuda" else None,
         "ready_after_s": ready,
+        "products": products.choices(),
         "losses": [bench.tools.losses[0], bench.tools.losses[-1]],
     }
 

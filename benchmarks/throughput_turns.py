@@ -31,7 +31,9 @@ def overhead(name: str, changes: str, arguments: argparse.Namespace) -> dict[str
     """
     with tempfile.TemporaryDirectory() as folder_name:
         folder = Path(folder_name)
-        script = [str(SCRIPT), "--model", name, "--try", changes, "--quiet"]
+        # Both jobs would try kernels at the same time, and might not choose the same.
+        same = changes if "model.products" in changes else ",".join(filter(None, (changes, "model.products=torch")))
+        script = [str(SCRIPT), "--model", name, "--try", same, "--quiet"]
         rankscope = [
             sys.executable,
             "-m",

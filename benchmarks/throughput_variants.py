@@ -15,11 +15,11 @@ ROWS = 50304
 MODELS: dict[str, RunConfig] = {
     "gpt2-124m": RunConfig(
         model=ModelConfig(layers=12, width=768, heads=12, context_length=1024, vocab_size=ROWS),
-        training=TrainingConfig(batch_size=128, grad_accum_nums=4),
+        training=TrainingConfig(batch_size=256, grad_accum_nums=2, loss_chunk_tokens=32768),
     ),
     "gpt2-1.5b": RunConfig(
         model=ModelConfig(layers=48, width=1600, heads=25, context_length=1024, vocab_size=ROWS, compile="whole"),
-        training=TrainingConfig(batch_size=32, grad_accum_nums=16),
+        training=TrainingConfig(batch_size=32, grad_accum_nums=16, loss_chunk_tokens=16384),
     ),
     "llama-8b": RunConfig(
         system=SystemConfig(strategy="fsdp"),
@@ -58,21 +58,23 @@ EXPECTED: dict[str, str] = {
 SWEEP: dict[str, tuple[str, ...]] = {
     "gpt2-124m": (
         "",
+        "model.products=torch",
         "copies=off",
         "model.attention=flash",
-        "model.compile=whole",
+        "model.compile=blocks",
+        "training.loss_chunk_tokens=8192",
         "training.loss_chunk_tokens=16384",
-        "training.loss_chunk_tokens=32768",
-        "training.batch_size=32",
         "training.batch_size=64,training.grad_accum_nums=8",
-        "model.max_autotune=True",
+        "training.batch_size=128,training.grad_accum_nums=4",
+        "model.products=torch,model.max_autotune=True",
     ),
     "gpt2-1.5b": (
         "",
+        "model.products=torch",
         "copies=off",
         "training.batch_size=16",
         "training.batch_size=24",
-        "training.loss_chunk_tokens=24576",
+        "training.loss_chunk_tokens=8192",
         "model.attention=flash",
     ),
     "llama-8b": ("", "training.batch_size=2,model.context_length=4096"),

@@ -12,8 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rankscope.train import loss as losses
-from rankscope.train import rotary
+from rankscope.train import products, rotary
 from rankscope.train.config import ModelConfig, RunConfig, SystemConfig, TrainingConfig
+from rankscope.train.kernels import cublaslt
 from rankscope.train.place import find_place
 from rankscope.train.spread import build_model
 
@@ -25,8 +26,15 @@ pytestmark = [
 
 
 @pytest.fixture
+def short_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cublaslt, "_SETTLE_MS", 1.0)
+    monkeypatch.setattr(cublaslt, "_LOOK_MS", 1.0)
+
+
+@pytest.fixture
 def own_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(losses, "_chunk_math", losses.logits_to_gradient)
+    monkeypatch.setattr(losses, "_times", losses._times)
     losses.compile_loss(torch.device("cuda"))
 
 
@@ -129,15 +137,19 @@ def test_rotary_positions_are_those_of_plain_torch_in_both_passes(heads: int, kv
     assert torch.allclose(back.float(), expected.float(), atol=1e-2, rtol=1e-2)
 
 
+@pytest.mark.usefixtures("short_trials")
 @pytest.mark.filterwarnings("ignore")  # of the compiler, about itself
 @pytest.mark.parametrize("compiled", ["blocks", "whole"])
-def test_compiled_step_in_bf16_gives_the_gradients_of_plain_fp32(compiled: str) -> None:
+def test_compiled_step_in_bf16_gives_the_gradients_of_plain_fp32(
+    compiled: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(products, "_LEAST_FLOPS", 0.0)
     model = ModelConfig(layers=2, width=128, heads=2, ffn=192, context_length=128, compile=compiled)  # type: ignore[arg-type]
     config = RunConfig(model=model, training=TrainingConfig(batch_size=4))
     place = find_place(SystemConfig())
-    spread = build_model(config, place, "single", 512, torch.bfloat16)
     uncompiled = replace(config, model=replace(model, compile="off"))
     plain = build_model(uncompiled, place, "single", 512, torch.float32)
+    spread = build_model(config, place, "single", 512, torch.bfloat16)
     tokens = torch.randint(512, (4, 129), device=place.device)
     loss = spread.called(tokens[:, :-1], tokens[:, 1:], 1.0)
     loss.backward()
@@ -152,3 +164,34 @@ def test_compiled_step_in_bf16_gives_the_gradients_of_plain_fp32(compiled: str) 
         assert one is not None
         assert other is not None
         assert float((one - other).norm() / other.norm()) < 5e-2, name
+    assert len(products.choices()) == 12  # three of each matrix, and two of a block's four have the same shape
+    products.leave_products_to_torch()
+
+
+@pytest.mark.usefixtures("short_trials")
+@pytest.mark.parametrize(("left_turned", "right_turned"), [(False, False), (False, True), (True, False), (True, True)])
+@pytest.mark.parametrize("into", ["own", "fp32", "sum"])
+def test_product_that_was_tried_is_that_of_torch(left_turned: bool, right_turned: bool, into: str) -> None:
+    rows, columns, inner, dtype = 1536, 640, 1024, torch.bfloat16
+    torch.manual_seed(3)
+    left = torch.randn((inner, rows) if left_turned else (rows, inner), device="cuda").to(dtype)
+    right = torch.randn((columns, inner) if right_turned else (inner, columns), device="cuda").to(dtype)
+    out = torch.randn(rows, columns, device="cuda").to(dtype if into == "own" else torch.float32)
+    before, found = out.double(), cublaslt.Products(torch.device("cuda"))
+    found.multiply(left, right, out, left_turned=left_turned, right_turned=right_turned, add=into == "sum")
+    expected = (left.T if left_turned else left).double() @ (right.T if right_turned else right).double()
+    expected = expected + before if into == "sum" else expected
+    assert float((out.double() - expected).norm() / expected.norm()) < (5e-3 if into == "own" else 1e-5)
+    (choice,) = found.choices
+    assert (choice.rows, choice.columns, choice.inner) == (rows, columns, inner)
+    assert choice.kernels > 1
+    assert choice.best_ms <= choice.torchs_ms
+
+
+def test_gradient_of_a_loss_that_is_part_of_another_is_multiplied() -> None:
+    from rankscope.train.kernels.logits import times_in_place
+
+    values = torch.randn(1000, 30, device="cuda")
+    expected = values * 0.25
+    assert torch.equal(times_in_place(values, torch.tensor(0.25, device="cuda")), expected)
+    assert torch.equal(times_in_place(values, torch.ones((), device="cuda")), expected)

@@ -70,6 +70,10 @@ class ModelConfig:
     layers, else `blocks`; `off` on the CPU."""
     max_autotune: bool = False
     """Let the compiler try several kernels for each matrix product: minutes more at the start, sometimes faster."""
+    products: Literal["auto", "torch", "tried"] = "auto"
+    """Kernels of large matrix products. `tried`: the fastest of those that cuBLASLt offers, found in the first step,
+    which takes half a minute longer; another run may find others. `torch`: what torch takes. `auto`: `tried` where one
+    process trains a compiled model on an NVIDIA GPU, unless `system.deterministic` is set."""
     attention: Literal["auto", "cudnn", "flash", "efficient", "math", "torch"] = "auto"
     """Backend of scaled_dot_product_attention. `auto`: cuDNN on Hopper and later GPUs, else `torch`, which
     leaves the choice to torch."""

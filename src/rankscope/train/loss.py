@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from rankscope.train.kernels import has_own_kernels
+from rankscope.train.products import add_product_in_fp32, multiply
 
 _ChunkMath = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 _LOGITS_BYTES = 1 << 30
@@ -38,16 +39,21 @@ def logits_to_gradient(logits: Tensor, targets: Tensor, scale: Tensor) -> tuple[
     return (normaliser - chosen).sum(), (gradient * scale).to(logits.dtype)
 
 
+def _multiplied(gradient: Tensor, given: Tensor) -> Tensor:
+    return gradient * given.to(gradient.dtype)
+
+
 _chunk_math: _ChunkMath = logits_to_gradient
+_times: Callable[[Tensor, Tensor], Tensor] = _multiplied
 
 
 def compile_loss(device: torch.device, **options: Any) -> None:
     """From now on one kernel turns a chunk's logits into its gradient: one of our own on a GPU, else a compiled one."""
-    global _chunk_math  # noqa: PLW0603  one process trains one model
+    global _chunk_math, _times  # noqa: PLW0603  one process trains one model
     if has_own_kernels(device):
-        from rankscope.train.kernels.logits import gradient_in_place
+        from rankscope.train.kernels.logits import gradient_in_place, times_in_place
 
-        _chunk_math = gradient_in_place
+        _chunk_math, _times = gradient_in_place, times_in_place
     else:
         _chunk_math = torch.compile(logits_to_gradient, **options)
 
@@ -86,37 +92,38 @@ class _LinearCrossEntropy(torch.autograd.Function):
         weight_gradient: Tensor | None = None
         for start in range(0, targets.numel(), chunk):
             states = hidden[start : start + chunk]
-            loss, gradient = _chunk_math(states @ matrix.T, targets[start : start + chunk], share)
+            logits = multiply(states, matrix, states.new_empty(len(states), len(matrix)), right_turned=True)
+            loss, gradient = _chunk_math(logits, targets[start : start + chunk], share)
             total += loss
-            torch.mm(gradient, matrix, out=hidden_gradient[start : start + chunk])
-            weight_gradient = _add_product(weight_gradient, gradient.T, states)
+            multiply(gradient, matrix, hidden_gradient[start : start + chunk])
+            weight_gradient = _add_product(weight_gradient, gradient, states)
         assert weight_gradient is not None
         context.save_for_backward(hidden_gradient, weight_gradient.to(weight.dtype))
+        context.handed_on = False
         return total * share
 
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        hidden_gradient, weight_gradient = context.saved_tensors
         (given,) = gradients
-        return (
-            hidden_gradient * given.to(hidden_gradient.dtype),
-            weight_gradient * given.to(weight_gradient.dtype),
-            None,
-            None,
-            None,
-        )
+        if context.handed_on:  # what was saved may have been multiplied where it lies
+            raise RuntimeError("the loss has been differentiated before: compute it again")
+        context.handed_on = True
+        hidden_gradient, weight_gradient = (_times(each, given) for each in context.saved_tensors)
+        return hidden_gradient, weight_gradient, None, None, None
 
 
 def _add_product(total: Tensor | None, left: Tensor, right: Tensor) -> Tensor:
-    """`total + left @ right` in fp32, also where the factors are not."""
+    """`total + left.T @ right` in fp32, also where the factors are not."""
     if left.dtype == torch.float32:
-        return left @ right if total is None else total.addmm_(left, right)
+        return left.T @ right if total is None else total.addmm_(left.T, right)
     if not _multiplies_into_fp32(left.device, left.dtype):
-        product = (left @ right).float()
+        product = (left.T @ right).float()
         return product if total is None else total.add_(product)
     if total is None:
-        return torch.mm(left, right, out_dtype=torch.float32)
-    return torch.addmm(total, left, right, out_dtype=torch.float32, out=total)
+        total = torch.empty(left.shape[1], right.shape[1], dtype=torch.float32, device=left.device)
+        return multiply(left, right, total, left_turned=True)
+    add_product_in_fp32(total, left, right)
+    return total
 
 
 @functools.cache

@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from rankscope.train.config import ModelConfig, ffn_width, kv_heads
 from rankscope.train.loss import linear_cross_entropy
 from rankscope.train.norm import forked_norm, rms_norm
+from rankscope.train.products import linear, plain_products
 from rankscope.train.rotary import rotary_tables, with_positions
 from rankscope.train.swiglu import swiglu
 
@@ -45,7 +46,7 @@ def attention_math(
 ) -> Tensor:
     """Causal attention over normed `x`; `inputs` are the query, key and value matrices, or all three in one."""
     batch, tokens, _ = x.shape
-    mixed = F.linear(x, joined(inputs, x.dtype)).view(batch, tokens, shape.heads + 2 * shape.kv_heads, shape.head_size)
+    mixed = linear(x, joined(inputs, x.dtype)).view(batch, tokens, shape.heads + 2 * shape.kv_heads, shape.head_size)
     query, key, value = with_positions(mixed, cosine, sine, shape.heads)
     grouped = shape.kv_heads != shape.heads
     if grouped and x.device.type == "cpu":  # the CPU's fused kernel knows no groups
@@ -55,15 +56,15 @@ def attention_math(
     mixed = F.scaled_dot_product_attention(
         query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), is_causal=True, enable_gqa=grouped
     )
-    return F.linear(mixed.transpose(1, 2).reshape(batch, tokens, -1), output.to(x.dtype))
+    return linear(mixed.transpose(1, 2).reshape(batch, tokens, -1), output.to(x.dtype))
 
 
 def feed_forward_math(x: Tensor, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
     """SwiGLU over normed `x`; `inputs` are the gate's and the value's matrices, or both in one."""
     if len(inputs) == 2 and inputs[0].dtype == x.dtype:  # nothing has to be cast, so nothing is gained by joining them
-        gate, value = (F.linear(x, weight) for weight in inputs)
-        return F.linear(F.silu(gate) * value, output)
-    return F.linear(swiglu(F.linear(x, joined(inputs, x.dtype))), output.to(x.dtype))
+        gate, value = (linear(x, weight) for weight in inputs)
+        return linear(F.silu(gate) * value, output)
+    return linear(swiglu(linear(x, joined(inputs, x.dtype))), output.to(x.dtype))
 
 
 def block_math(
@@ -245,7 +246,8 @@ class Decoder(nn.Module):
             block.math = block.copies = None
         self.embedding_copy = self.output_copy = None
         try:
-            yield
+            with plain_products():
+                yield
         finally:
             for block, math_, kept in blocks:
                 block.math, block.copies = math_, kept

@@ -22,6 +22,7 @@ from rankscope.train.kernels import has_own_kernels
 from rankscope.train.loss import chunk_tokens, compile_loss
 from rankscope.train.model import Decoder, block_math, initialise
 from rankscope.train.place import Place, Spread
+from rankscope.train.products import leave_products_to_torch, try_products
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +111,21 @@ def compile_wanted(config: RunConfig, place: Place, spread: Spread) -> str:
     return "whole" if spread == "single" and config.model.layers <= _MOST_LAYERS_WHOLE else "blocks"
 
 
+def products_wanted(config: RunConfig, place: Place, spread: Spread) -> str:
+    """`torch` or `tried`."""
+    chosen = config.model.products
+    if chosen != "auto":
+        return chosen
+    usual = spread == "single" and compile_wanted(config, place, spread) != "off" and not config.system.deterministic
+    return "tried" if usual and has_own_kernels(place.device) else "torch"
+
+
 def _compile(model: Decoder, config: RunConfig, place: Place, spread: Spread) -> None:
     wanted = compile_wanted(config, place, spread)
+    leave_products_to_torch()
+    tried = products_wanted(config, place, spread) == "tried" and try_products(place.device)
+    if config.model.products == "tried" and not tried:
+        raise UsageError("model.products=tried needs a GPU of NVIDIA's and cuBLASLt: write model.products=torch")
     if wanted == "off":
         return
     options: dict[str, Any] = {"dynamic": False}

@@ -55,3 +55,21 @@ def gradient_in_place(logits: Tensor, targets: Tensor, scale: Tensor) -> tuple[T
             logits, targets, scale, losses, logits.stride(0), vocabulary, BLOCK=block, num_warps=_WARPS
         )  # fmt: skip
     return losses.sum(), logits
+
+
+@triton.jit
+def _elements(values, factor, count, BLOCK: tl.constexpr):
+    given = tl.load(factor).to(tl.float32)
+    if given != 1.0:
+        place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+        inside = place < count
+        value = tl.load(values + place, mask=inside).to(tl.float32) * given
+        tl.store(values + place, value.to(values.dtype.element_ty), mask=inside)
+
+
+def times_in_place(values: Tensor, factor: Tensor) -> Tensor:
+    """`values *= factor`, which touches no memory where the factor is 1, as it is where the loss is the whole loss."""
+    count = values.numel()
+    with torch.cuda.device(values.device):
+        _elements[(triton.cdiv(count, _BLOCK),)](values, factor, count, BLOCK=_BLOCK, num_warps=_WARPS)
+    return values

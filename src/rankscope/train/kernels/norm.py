@@ -9,6 +9,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+_ROWS, _COLUMNS = 256, 8
+
 
 @triton.jit
 def _rows(gradients, besides, inputs, weights, results, parts, rows, eps, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
@@ -29,6 +31,18 @@ def _rows(gradients, besides, inputs, weights, results, parts, rows, eps, WIDTH:
         result = beside + (weighed - normed * share) * scale
         tl.store(results + at, result.to(results.dtype.element_ty), mask=inside)
     tl.store(parts + tl.program_id(0).to(tl.int64) * WIDTH + places, of_weight, mask=inside)
+
+
+@triton.jit
+def _columns(parts, totals, rows, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Sums of columns, always in the same order. Torch's own sum takes three times as long for a thousand rows."""
+    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    total = tl.zeros((ROWS, COLUMNS), tl.float32)
+    for start in range(0, rows, ROWS):
+        row = start + tl.arange(0, ROWS)[:, None]
+        inside = (row < rows) & (column[None, :] < WIDTH)
+        total += tl.load(parts + row * WIDTH + column[None, :], mask=inside, other=0.0)
+    tl.store(totals + column, tl.sum(total, 0), mask=column < WIDTH)
 
 
 def _shape(block: int) -> tuple[int, int]:
@@ -52,4 +66,8 @@ def norm_gradient(gradient: Tensor, beside: Tensor, x: Tensor, weight: Tensor, e
         _rows[(programs,)](
             gradient, beside, x, weight, result, parts, rows, eps, WIDTH=width, BLOCK=block, num_warps=warps
         )  # fmt: skip
-    return result, parts.sum(0)
+        of_weight = torch.empty(width, dtype=torch.float32, device=x.device)
+        _columns[(triton.cdiv(width, _COLUMNS),)](
+            parts, of_weight, programs, WIDTH=width, ROWS=_ROWS, COLUMNS=_COLUMNS, num_warps=8
+        )
+    return result, of_weight
