@@ -1,13 +1,12 @@
-"""What the probe itself adds to a step: it is put in and taken out again in one running job, every few steps.
+"""What the probe itself adds to a step: its parts are put in and taken out again in one running job, every few steps.
 
     python benchmarks/step_cost.py [--seconds 60] [--starts 3]
 
-Two jobs, however alike, lie differently in memory, which moves a step by more than the probe does; and a machine's
-speed changes from second to second. Here the same processes make some steps with the probe and some without it, in an
-order drawn anew for each such pair (the same on all ranks). The difference is told as the mean of all pairs but the
-tenth at either end, with its 95 % interval. What the launcher takes beside the ranks is told apart: processor time per second of
-all its processes and threads, less what `torchrun` takes for the same job. Prints both and their sum in per cent of a
-step, and writes them to benchmarks/results/.
+Two jobs, however alike, lie differently in memory, which moves a step by more than the probe does. Here the same
+processes make steps with the probe and without it in turn (all ranks at the same step, in the order ABBA), so that a
+difference of some microseconds shows even on a machine that does other things. What the launcher takes beside the ranks
+is told apart: processor time per second of all its processes and threads, less what `torchrun` takes for the same job.
+Prints both and their sum in per cent of a step, and writes them to benchmarks/results/.
 """
 
 from __future__ import annotations
@@ -28,40 +27,31 @@ from pathlib import Path
 import step_time
 
 GOAL = 1.005
-PAIRS = 32
-"""Between two looks at whether it is time to stop."""
-STEPS = 2
-"""Of either kind in a pair."""
-TRIMMED = 0.1
+BLOCK = 16
+"""Steps between two changes."""
+SETTLE = 2
+"""Steps after a change that do not count: classes that were changed are looked up anew."""
 BATCH = 32
 LAUNCHER_S = 8.0
 
-# Nothing is changed at a class between two steps, which would make Python forget what it knows of it: there are two
-# iterators and two classes of the model, one as the probe left them and one as torch made them.
+# Blocks are switched by their number: all ranks switch at the same step.
 JOB = """
-import json, os, random, sys, time
+import json, os, sys, time
 import torch
 import torch.distributed as dist
 import torch.optim.optimizer as optimizers
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import dataloader
 
-ready, stop, out, width, pairs, steps, batch = *sys.argv[1:4], *map(int, sys.argv[4:8])
+ready, stop, out, width, block, batch = *sys.argv[1:4], *map(int, sys.argv[4:7])
 probed = "rankscope.probe.finite" in sys.modules
-on = [True]
 if probed:
     from rankscope.probe.finite import FiniteChecks
-    make = FiniteChecks._own_gradient_hook
+    on, make = [True], FiniteChecks._own_gradient_hook
     def switched(*args):
         hook = make(*args)
         return lambda gradients: hook(gradients) if on[0] else None
     FiniteChecks._own_gradient_hook = switched
-
-def plain(function):
-    while getattr(function, "__code__", None) is not None and "rankscope" in function.__code__.co_filename:
-        cells = dict(zip(function.__code__.co_freevars, (c.cell_contents for c in function.__closure__)))
-        function = next(cells[name] for name in ("advance", "original", "function") if name in cells)
-    return function
 
 dist.init_process_group("gloo")
 rank = dist.get_rank()
@@ -70,25 +60,23 @@ model = DistributedDataParallel(torch.nn.Sequential(
     torch.nn.Linear(width, width), torch.nn.ReLU(), torch.nn.Linear(width, width), torch.nn.ReLU(),
     torch.nn.Linear(width, 1)))
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
-loader = torch.utils.data.DataLoader(torch.randn(pairs * steps * batch, width), batch_size=batch)
+loader = torch.utils.data.DataLoader(torch.randn(4 * block * batch, width), batch_size=batch)
 
-class With(DistributedDataParallel):
-    pass
-class Without(DistributedDataParallel):
-    _pre_forward = plain(DistributedDataParallel._pre_forward)
-class IteratorWith(dataloader._SingleProcessDataLoaderIter):
-    pass
-class IteratorWithout(dataloader._SingleProcessDataLoaderIter):
-    __next__ = plain(dataloader._SingleProcessDataLoaderIter.__next__)
-backward = torch.autograd.graph._engine_run_backward
-places = [module for module in (torch.autograd.graph, torch.autograd) if hasattr(module, "_engine_run_backward")]
+def plain(function):
+    while getattr(function, "__code__", None) is not None and "rankscope" in function.__code__.co_filename:
+        cells = dict(zip(function.__code__.co_freevars, (c.cell_contents for c in function.__closure__)))
+        function = next(cells[name] for name in ("advance", "original", "function") if name in cells)
+    return function
+
+places = [(dataloader._BaseDataLoaderIter, "__next__"), (DistributedDataParallel, "_pre_forward"),
+          (torch.autograd.graph, "_engine_run_backward"), (torch.autograd, "_engine_run_backward")]
+places = [(owner, name, vars(owner)[name]) for owner, name in places if name in vars(owner)]
 hooks = [optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks]
 
 def switch(wanted):
     on[0] = wanted
-    model.__class__ = With if wanted else Without
-    for module in places:
-        module._engine_run_backward = backward if wanted else plain(backward)
+    for owner, name, probing in places:
+        setattr(owner, name, probing if wanted else plain(probing))
     for kept, table in zip(probing_hooks, hooks):
         table.clear()
         if wanted:
@@ -101,32 +89,29 @@ for inputs in loader:  # the first steps, with all that is special about them
 probing_hooks = [dict(table) for table in hooks]
 if probed:
     # `plain` must have found torch's own, all of them.
-    assert plain(backward) is not backward and all(probing_hooks)
-    assert Without._pre_forward is not With._pre_forward
-    assert IteratorWithout.__next__ is not IteratorWith.__next__
+    assert all(plain(probing) is not probing for _, _, probing in places), places
+    assert all(probing_hooks), probing_hooks
 if rank == 0:
     open(ready, "w").close()
-found, flag, draw, over = [], torch.zeros(1), random.Random(0), False
+steps, flag, over, number = [], torch.zeros(1), False, 0
 while not over:
-    iterators = {True: iter(loader), False: iter(loader)}
-    for wanted, iterator in iterators.items():
-        iterator.__class__ = IteratorWith if wanted else IteratorWithout
-    for _ in range(pairs):
-        first = draw.random() < 0.5
-        pair = {}
-        for wanted in (first, not first):
-            if probed:
-                switch(wanted)
-            iterator = iterators[wanted]
+    wanted = True
+    iterator = iter(loader)
+    for turn in range(4):
+        wanted = turn in (0, 3) if number % 2 == 0 else turn in (1, 2)
+        if probed:
+            switch(wanted)
+        walls, used = [], []
+        for _ in range(block):
             begin, before = time.perf_counter(), time.thread_time()
-            for _ in range(steps):
-                inputs = next(iterator)
-                optimizer.zero_grad()
-                model(inputs).square().mean().backward()
-                optimizer.step()
-            used = time.thread_time() - before
-            pair[wanted] = ((time.perf_counter() - begin) / steps, used / steps)
-        found.append((*pair[True], *pair[False]))
+            inputs = next(iterator)
+            optimizer.zero_grad()
+            model(inputs).square().mean().backward()
+            optimizer.step()
+            used.append(time.thread_time() - before)
+            walls.append(time.perf_counter() - begin)
+        steps.append((wanted, walls, used))
+    number += 1
     if probed:
         switch(True)
     flag[0] = rank == 0 and os.path.exists(stop)
@@ -134,25 +119,22 @@ while not over:
     over = bool(flag.item())
 if rank == 0:
     with open(out, "w") as file:
-        json.dump(found, file)
+        json.dump(steps, file)
 dist.destroy_process_group()
 time.sleep(0.5)  # a gloo thread that lets go of the last collective after Python has gone would abort the process
 """
 
-Pair = tuple[float, float, float, float]
-"""Seconds and processor seconds of a step with the probe, and of one without it: the means of some."""
-
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Of a step, in seconds, with its 95 % interval."""
+    """Of a step, in seconds: the median over rounds of four blocks, and its 95 % interval."""
 
-    mean: float
+    median: float
     low: float
     high: float
 
     def __str__(self) -> str:
-        return f"{1e6 * self.mean:.1f} µs (95 %: {1e6 * self.low:.1f} to {1e6 * self.high:.1f})"
+        return f"{1e6 * self.median:.1f} µs (95 %: {1e6 * self.low:.1f} to {1e6 * self.high:.1f})"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -162,19 +144,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--width", type=int, default=512, help="layer width: the length of a step (default: 512)")
     parser.add_argument("--no-write", action="store_true", help="print only")
     chosen = parser.parse_args(arguments)
-    pairs: list[Pair] = []
+    walls: list[float] = []
+    used: list[float] = []
+    plain: list[float] = []
     for _ in range(chosen.starts):
-        pairs += run("rankscope", chosen.width, chosen.seconds)[0]
-    step_s = statistics.median(pair[2] for pair in pairs)
+        for added_wall, added_used, step in rounds(run("rankscope", chosen.width, chosen.seconds)[0]):
+            walls.append(added_wall)
+            used.append(added_used)
+            plain.append(step)
+    step_s = statistics.median(plain)
     beside = run("rankscope", chosen.width, LAUNCHER_S)[1] - run("torchrun", chosen.width, LAUNCHER_S)[1]
-    wall = cost([pair[0] - pair[2] for pair in pairs])
-    processor = cost([pair[1] - pair[3] for pair in pairs])
+    wall, processor = _cost(walls), _cost(used)
     # Both ranks' cores are busy: what the launcher takes, it takes from one of them, and the other waits for that one.
-    ratio = 1 + wall.mean / step_s + beside
+    ratio = 1 + wall.median / step_s + beside
     lines = [
-        f"step without the probe: {1e3 * step_s:.2f} ms; {len(pairs)} pairs of {STEPS} steps, {chosen.starts} starts",
-        f"the probe adds to a step: {wall}, {100 * wall.mean / step_s:.2f} %",
-        f"of which processor time of the main thread: {processor}, {100 * processor.mean / step_s:.2f} %",
+        f"step without the probe: {1e3 * step_s:.2f} ms; {len(walls)} rounds of 4 blocks of {BLOCK} steps, "
+        f"{chosen.starts} starts",
+        f"the probe adds to a step: {wall}, {100 * wall.median / step_s:.2f} %",
+        f"of which processor time of the main thread: {processor}, {100 * processor.median / step_s:.2f} %",
         f"the launcher takes {1e3 * beside:.2f} ms of processor time a second more than torchrun: {100 * beside:.2f} %",
         f"together at most a ratio of {ratio:.4f}; goal {GOAL:g}: {'met' if ratio <= GOAL else 'missed'}",
     ]
@@ -187,8 +174,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def run(launcher: str, width: int, seconds: float) -> tuple[list[Pair], float]:
-    """The pairs of rank 0, and the processor time per second of everything but the ranks."""
+def rounds(steps: list[tuple[bool, list[float], list[float]]]) -> list[tuple[float, float, float]]:
+    """Of each four blocks: what the probe adds to the median step, to its processor time, and the step without it."""
+    found = []
+    for at in range(0, len(steps) - 3, 4):
+        sides: dict[bool, tuple[list[float], list[float]]] = {True: ([], []), False: ([], [])}
+        for wanted, walls, used in steps[at : at + 4]:
+            sides[wanted][0].extend(walls[SETTLE:])
+            sides[wanted][1].extend(used[SETTLE:])
+        (on_wall, on_used), (off_wall, off_used) = (
+            (statistics.median(sides[side][0]), statistics.median(sides[side][1])) for side in (True, False)
+        )
+        found.append((on_wall - off_wall, on_used - off_used, off_wall))
+    return found
+
+
+def run(launcher: str, width: int, seconds: float) -> tuple[list[tuple[bool, list[float], list[float]]], float]:
+    """The blocks of rank 0, and the processor time per second of everything but the ranks."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         script = folder / "train.py"
@@ -199,7 +201,7 @@ def run(launcher: str, width: int, seconds: float) -> tuple[list[Pair], float]:
             "rankscope": [sys.executable, "-m", "rankscope", "run", "--standalone", "--run-dir", str(folder / "run")],
         }[launcher]
         ends = [str(folder / end) for end in ("ready", "stop", "steps.json")]
-        numbers = [str(width), str(PAIRS), str(STEPS), str(BATCH)]
+        numbers = [str(width), str(BLOCK), str(BATCH)]
         with (folder / "log").open("wb") as log:
             job = subprocess.Popen(
                 [*before, *command, "--nproc-per-node", "2", str(script), *ends, *numbers],
@@ -242,15 +244,10 @@ def _beside(pid: int, script: str) -> float:
     return total / 1e9
 
 
-def cost(differences: list[float]) -> Cost:
+def _cost(differences: list[float]) -> Cost:
     draw = random.Random(0)
-    means = sorted(_trimmed(draw.choices(differences, k=len(differences))) for _ in range(400))
-    return Cost(_trimmed(differences), means[10], means[-11])
-
-
-def _trimmed(values: list[float]) -> float:
-    cut = int(TRIMMED * len(values))
-    return statistics.fmean(sorted(values)[cut : len(values) - cut])
+    medians = sorted(statistics.median(draw.choices(differences, k=len(differences))) for _ in range(2000))
+    return Cost(statistics.median(differences), medians[50], medians[-51])
 
 
 if __name__ == "__main__":

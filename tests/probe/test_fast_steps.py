@@ -35,9 +35,7 @@ class Job:
         self.clock = PhaseClock(self.page)
         self.checks = FiniteChecks(self.page, self.clock)
         self.checks.start(torch)
-        self.model = nn.parallel.DistributedDataParallel(
-            nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
-        )
+        self.model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)))
         self.checks.replicated(self.model)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
         first = cast(Any, SimpleNamespace(done_with_batches=True))

@@ -19,7 +19,7 @@ _SKIPPED_STEPS = 2
 
 _LONG_STEP_NS = 50_000_000
 """A step that takes this long does not notice what watching it in full costs."""
-_PAUSE_NS = 250_000_000
+_PAUSE_NS = 500_000_000
 """Between two shorter steps that are watched in full."""
 
 _now = time.perf_counter

@@ -64,37 +64,30 @@ class Rhythm:
     def next_batch(self, advance: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """For `__next__` of the data loaders' iterators."""
         page, first, clock, finite = self._page, self._first, self._clock, self._finite
-        place, batches = self._calls.sites().place, finite.batches
+        find_site, batches = self._calls.sites().number, finite.batches
         loader = number = -1
-        seen = NOWHERE
+        site = 0
 
         def __next__(iterator: Any) -> Any:
-            nonlocal loader, number, seen
+            nonlocal loader, number, site
             yielded = iterator._num_yielded
-            if yielded == 0 or loader != id(iterator):
-                loader, number = id(iterator), self._loaders
-                self._loaders += 1
-            frame = _frame_of(1)
-            outer = frame.f_back
-            site, _, code, lasti, outer_code, outer_lasti = seen
-            if (
-                frame.f_code is not code
-                or frame.f_lasti != lasti
-                or (outer_code is not None if outer is None else outer.f_code is not outer_code)
-                or (outer is not None and outer.f_lasti != outer_lasti)
-            ):
-                seen = place(frame)
-                site = seen[0]
+            if clock.full or yielded == 0 or loader != id(iterator):
+                # A loop asks one iterator from one line; where it does not, the stack tells the line of the moment.
+                if yielded == 0 or loader != id(iterator):
+                    loader, number = id(iterator), self._loaders
+                    self._loaders += 1
+                site = find_site(_frame_of(1))
             words, since = page.words, _time()
             words[_LOADER_TIME] = words[_CHANGED] = since
             words[_LOADER_BATCHES] = yielded
             words[_LOADER_NUMBER] = number | iterator._num_workers << 32
             words[_LOADER_STATE] = site | _WAITING
-            if clock.full and not first.done_with_batches:
+            if yielded == 0 and not first.done_with_batches:
                 first.batch_asked()
             try:
                 batch = advance(iterator)
             except StopIteration:
+                site = find_site(_frame_of(1))
                 page.loader(yielded, number, iterator._num_workers, site, LOADER_EXHAUSTED)
                 first.batch_came(failed=True)
                 raise
@@ -106,17 +99,18 @@ class Rhythm:
             words[_LOADER_BATCHES] = yielded + 1
             words[_LOADER_STATE] = site | _GAVE
             clock.data_ns += now - since
-            if clock.full:
-                finite.fed("batch", batch)
-                if not first.done_with_batches:
-                    first.batch_came(failed=False)
-            elif type(batch) is finite.tensor:
+            kind = type(batch)
+            if kind is finite.tensor and not clock.full:
                 batches.fed.append((page.steps, _BATCH, (_reference(batch),)))
-            else:
+            elif (kind is list or kind is tuple) and not clock.full:
                 try:
                     batches.fed.append((page.steps, "batch", tuple(map(_reference, batch[:MOST_TENSORS]))))
-                except (TypeError, KeyError):  # not a sequence of tensors
+                except TypeError:  # not all are tensors
                     finite.fed("batch", batch)
+            else:
+                finite.fed("batch", batch)
+            if yielded == 0 and not first.done_with_batches:
+                first.batch_came(failed=False)
             return batch
 
         return __next__
@@ -253,11 +247,9 @@ class Rhythm:
 
     def _unusual(self, optimizer: Any) -> bool:
         """Something about the steps must be looked at in full."""
-        calls, first = self._calls, self._first
         return (
-            calls.backward_heard
-            or not calls.enabled
-            or not first.done_with_batches
+            self._calls.backward_heard
+            or not self._calls.enabled
             or self._page.steps % CHECKSUM_EVERY == 0
             or not self._finite.may_pass(optimizer)
         )
