@@ -140,9 +140,9 @@ def test_losses_of_several_values_are_no_fault(job: Job) -> None:
 
 
 def test_modes_of_the_program_see_nothing_of_the_probe(job: Job) -> None:
-    class Seen(TorchDispatchMode):
+    class Seen(TorchDispatchMode):  # type: ignore[no-untyped-call]
         def __init__(self) -> None:
-            super().__init__()
+            super().__init__()  # type: ignore[no-untyped-call]
             self.names: list[str] = []
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -151,7 +151,8 @@ def test_modes_of_the_program_see_nothing_of_the_probe(job: Job) -> None:
 
     def seen(backward: Any) -> list[str]:
         loss = job.model(good()).pow(2).mean()
-        with Seen() as mode:
+        mode = Seen()
+        with mode:
             backward((loss,))
         job.optimizer.zero_grad()
         return mode.names

@@ -40,7 +40,7 @@ class Batches:
             if fed_at != step:
                 continue
             for number, kept in enumerate(tensors):
-                tensor = kept() if isinstance(kept, weakref.ref) else kept
+                tensor: Any = kept() if isinstance(kept, weakref.ref) else kept
                 if not hasattr(tensor, "is_floating_point") or not tensor.is_floating_point():
                     continue
                 if not (tensor.is_cpu or tensor.is_cuda):

@@ -54,8 +54,8 @@ class PhaseClock:
         self.device: DeviceClock | None = None
         """Set where the model lives on a GPU."""
 
-    def step(self, now: int) -> None:
-        """A step that was watched in full has been made, at that time (ns)."""
+    def step(self, now: int) -> bool:
+        """A step that was watched in full has been made, at that time (ns). Whether the next one is to be, too."""
         steps = self._page.steps
         self.seconds[DATA] += self.data_ns * 1e-9 if self.since else 0.0
         self.data_ns = 0
@@ -80,6 +80,7 @@ class PhaseClock:
         self.full = not self.since or self.device is not None or long
         self._step_ended = now
         self.due = now + _PAUSE_NS
+        return self.full
 
     def forward_begins(self) -> None:
         if self.device is not None:

@@ -238,8 +238,8 @@ class Rhythm:
                 if first_step:
                     first_step = False
                     page.stage("training")
-                clock.step(now)
-                clock.full = clock.full or unusual(optimizer)
+                if not clock.step(now):
+                    clock.full = unusual(optimizer)
             elif now >= clock.due or steps % CHECKSUM_EVERY == 0 or id(optimizer) not in known:
                 clock.full = True
 
