@@ -22,7 +22,7 @@ from rankscope.train.optimizer import make_optimizer
 from rankscope.train.place import Place, choose_dtype, choose_spread, find_place, join_group
 from rankscope.train.plan import RunPlan
 from rankscope.train.profiling import StepProfiler
-from rankscope.train.spread import SpreadModel, attention_backend, build_model, compile_wanted
+from rankscope.train.spread import SpreadModel, attention_backend, build_model, compile_wanted, products_wanted
 from rankscope.train.state.checkpointer import Checkpointer
 from rankscope.train.state.export import export
 from rankscope.train.step import TrainStep
@@ -71,6 +71,8 @@ def train(plan: RunPlan, voice: Voice) -> int:
             ranks = "1 rank" if place.world_size == 1 else f"{place.world_size} ranks"
             voice.info(f"strategy {spread_kind} on {ranks}: {why}")
             voice.info(f"attention {attention}; compile {compile_wanted(config, place, spread_kind)}")
+            if products_wanted(config, place, spread_kind) == "tried":
+                voice.info("products: the first step tries kernels for each, about half a minute (model.products)")
         dtype, dtype_why = choose_dtype(config, place)
         spread = build_model(config, place, spread_kind, rows, dtype)
         parts = _parts(plan, place, voice, spread, rows)
