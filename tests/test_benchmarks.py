@@ -41,6 +41,20 @@ def test_goal_is_settled_only_by_the_whole_interval(median: float, low: float, h
     assert step_time.Ratio(median, low, high).judged(1.005) == said
 
 
+@pytest.mark.parametrize(("pairs", "low", "high"), [(4, 0, 3), (6, 0, 5), (12, 2, 9)])
+def test_time_to_the_first_step_has_the_interval_of_a_median(pairs: int, low: int, high: int) -> None:
+    import overhead
+
+    runs = [
+        overhead.Run(launcher, pair, (100 + pair if launcher == "rankscope" else 100), 1.0)
+        for pair in range(pairs)
+        for launcher in ("torchrun", "rankscope")
+    ]
+    found = overhead.ratio(runs, "first_step_s", 1.08)
+    assert (found.low, found.high) == ((100 + low) / 100, (100 + high) / 100)
+    assert found.judged == ("goal 1.08: met" if pairs < 12 else "goal 1.08: open, too few pairs")
+
+
 def test_only_steps_inside_of_the_turn_count_and_too_few_tell_nothing() -> None:
     import step_time
 

@@ -142,7 +142,7 @@ RUNNING: dict[str, Way] = {
     "torchrun --standalone --nproc-per-node N train.py": Way(
         shows="--nproc-per-node", instead="torchrun --help", because="N is any number"
     ),
-    "python benchmarks/overhead.py --starts 14 --pairs 6": Way(
+    "python benchmarks/overhead.py --starts 14 --pairs 12": Way(
         shows="--pairs", instead="python benchmarks/overhead.py --help", because="takes minutes on a quiet machine"
     ),
     "python benchmarks/step_cost.py --seconds 60 --starts 3": Way(
