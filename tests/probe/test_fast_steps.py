@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -111,6 +112,29 @@ def test_batches_of_any_make_are_remembered(job: Job, batch: str) -> None:
     job.run_backward((job.forward(inputs).pow(2).mean(),))
     job.apply()
     assert job.notes()[0].tensors == (name, "input[0]")
+
+
+def test_inputs_given_by_name_are_remembered(job: Job) -> None:
+    inputs = good(True)
+    job.before_forward(job.model, input=inputs)
+    job.run_backward((job.model(inputs).pow(2).mean(),))
+    job.apply()
+    assert job.notes()[0].tensors == ("input[0]",)
+
+
+def test_pass_of_another_thread_is_recorded_as_its_own(job: Job) -> None:
+    before = len(read_page(Path(job.page.path)).progress.calls)
+    names = [threading.get_native_id()]
+
+    def elsewhere() -> None:
+        names.append(threading.get_native_id())
+        job.run_backward((job.forward(good()).pow(2).mean(),))
+
+    job.run_backward((job.forward(good()).pow(2).mean(),))
+    other = threading.Thread(target=elsewhere)
+    other.start()
+    other.join()
+    assert [call.thread for call in read_page(Path(job.page.path)).progress.calls[before:]] == names
 
 
 def test_gradient_of_a_fast_step_below_a_finite_loss_is_seen_before_it_is_reduced(job: Job) -> None:

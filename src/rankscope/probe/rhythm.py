@@ -123,6 +123,7 @@ class Rhythm:
         def _pre_forward(model: Any, *inputs: Any, **kwargs: Any) -> Any:
             if clock.full:
                 clock.forward_begins()
+            if clock.full or kwargs:
                 finite.fed("input", (*inputs, *kwargs.values()))
             else:
                 try:
@@ -140,16 +141,20 @@ class Rhythm:
         told_before, told_after = calls.told_before, calls.told_after
         name = page.text(BACKWARD)
         seen = NOWHERE
-        trainer = thread = -1
-        """The Python and the system name of the thread that made the last pass that was watched in full."""
+        trainer = (-1, -1)
+        """The Python and the system name of the thread that made the last pass. Asking the system takes microseconds."""
 
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:  # noqa: PLR0912, PLR0915  one function per event
-            nonlocal seen, trainer, thread
+            nonlocal seen, trainer
             if not calls.enabled:
                 return function(*args, **kwargs)
             index = -1
             try:
+                name_of_thread, thread = trainer
+                if clock.full or name_of_thread != _thread_name():  # a new thread may have the name of one that ended
+                    thread = _system_name()
+                    trainer = (_thread_name(), thread)
                 if clock.full:
                     clock.backward_begins()
                     if finite.deferring and finite.losses is None and finite.suspicion is None:
@@ -163,10 +168,8 @@ class Rhythm:
                     finite.losses = args
                 else:
                     finite.backward_begins(args)
-                if _thread_name() != trainer:
-                    trainer, thread = _thread_name(), _system_name()
-                own_thread, depth = thread, depths.get(thread, 0)
-                depths[own_thread] = depth + 1
+                depth = depths.get(thread, 0)
+                depths[thread] = depth + 1
                 site, above, code, lasti, outer_code, outer_lasti = seen
                 try:
                     frame = _frame_of(above + 1)
@@ -188,7 +191,7 @@ class Rhythm:
                 words[at + 1] = words[at + 2] = 0
                 words[at + 3] = page.steps
                 words[at + 4] = name
-                words[at + 5] = site | own_thread << 32
+                words[at + 5] = site | thread << 32
                 words[at + 6] = _NO_PEER
                 words[at + 7] = _NO_TENSOR
                 words[at + 8] = depth << 32
@@ -199,12 +202,12 @@ class Rhythm:
             try:
                 result = function(*args, **kwargs)
             except BaseException:
-                calls.end(BACKWARD, (index, own_thread) if index >= 0 else None, True)
+                calls.end(BACKWARD, (index, thread) if index >= 0 else None, True)
                 finite.backward_failed()
                 raise
             try:
                 if index >= 0:
-                    depths[own_thread] = depth
+                    depths[thread] = depth
                     words, now = page.words, _time()
                     if page.calls - index < RING_SLOTS:
                         words[at + 1] = now
