@@ -142,7 +142,7 @@ class Rhythm:
         name = page.text(BACKWARD)
         seen = NOWHERE
         trainer = (-1, -1)
-        """The Python and the system name of the thread that made the last pass. Asking the system takes microseconds."""
+        """The Python and the system name of the thread that made the last pass: asking the system takes long."""
 
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:  # noqa: PLR0912, PLR0915  one function per event
