@@ -43,8 +43,7 @@ _NO_PEER, _NO_TENSOR = 2**64 - 1, 2**32 - 1
 _BATCH = ("batch",)
 _frame_of = sys._getframe
 _reference = weakref.ref
-_system_name = _thread.get_native_id
-_thread_name = _thread.get_ident
+_thread_number = _thread.get_native_id
 _time = time.time_ns
 
 
@@ -121,14 +120,17 @@ class Rhythm:
 
         @functools.wraps(original)
         def _pre_forward(model: Any, *inputs: Any, **kwargs: Any) -> Any:
+            fed = (*inputs, *kwargs.values()) if kwargs else inputs
+            if finite.deferring:
+                finite.inputs = fed
             if clock.full:
                 clock.forward_begins()
-                finite.fed("input", (*inputs, *kwargs.values()))
+                finite.fed("input", fed)
             else:
                 try:
-                    batches.fed.append((page.steps, "input", tuple(map(_reference, inputs))))
+                    batches.fed.append((page.steps, "input", tuple(map(_reference, fed))))
                 except TypeError:  # not all are tensors
-                    finite.fed("input", inputs)
+                    finite.fed("input", fed)
             return original(model, *inputs, **kwargs)
 
         return _pre_forward
@@ -140,12 +142,10 @@ class Rhythm:
         told_before, told_after = calls.told_before, calls.told_after
         name = page.text(BACKWARD)
         seen = NOWHERE
-        trainer = thread = -1
-        """The Python and the system name of the thread that made the last pass that was watched in full."""
 
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:  # noqa: PLR0912, PLR0915  one function per event
-            nonlocal seen, trainer, thread
+            nonlocal seen
             if not calls.enabled:
                 return function(*args, **kwargs)
             index = -1
@@ -163,10 +163,10 @@ class Rhythm:
                     finite.losses = args
                 else:
                     finite.backward_begins(args)
-                if _thread_name() != trainer:
-                    trainer, thread = _thread_name(), _system_name()
-                own_thread, depth = thread, depths.get(thread, 0)
-                depths[own_thread] = depth + 1
+                # The number of the system: Python's own name of a thread is given to the next one after its end.
+                thread = _thread_number()
+                depth = depths.get(thread, 0)
+                depths[thread] = depth + 1
                 site, above, code, lasti, outer_code, outer_lasti = seen
                 try:
                     frame = _frame_of(above + 1)
@@ -188,7 +188,7 @@ class Rhythm:
                 words[at + 1] = words[at + 2] = 0
                 words[at + 3] = page.steps
                 words[at + 4] = name
-                words[at + 5] = site | own_thread << 32
+                words[at + 5] = site | thread << 32
                 words[at + 6] = _NO_PEER
                 words[at + 7] = _NO_TENSOR
                 words[at + 8] = depth << 32
@@ -199,12 +199,12 @@ class Rhythm:
             try:
                 result = function(*args, **kwargs)
             except BaseException:
-                calls.end(BACKWARD, (index, own_thread) if index >= 0 else None, True)
+                calls.end(BACKWARD, (index, thread) if index >= 0 else None, True)
                 finite.backward_failed()
                 raise
             try:
                 if index >= 0:
-                    depths[own_thread] = depth
+                    depths[thread] = depth
                     words, now = page.words, _time()
                     if page.calls - index < RING_SLOTS:
                         words[at + 1] = now
