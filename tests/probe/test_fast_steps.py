@@ -218,6 +218,24 @@ def test_loss_of_a_fast_step_is_looked_at_where_no_gradient_of_the_model_comes_b
     assert job.checks.losses is None
 
 
+def test_pass_within_another_leaves_the_loss_of_the_outer_one_to_it(job: Job) -> None:
+    side = torch.ones(1, requires_grad=True)
+    left = []
+
+    def inner(gradient: torch.Tensor) -> torch.Tensor:
+        with torch.enable_grad():
+            job.run_backward(((side * 2).sum(),))
+        left.append(job.checks.losses)
+        return gradient
+
+    out = job.forward(good())
+    out.register_hook(inner)
+    losses = (out.pow(2).mean(),)
+    job.run_backward(losses)
+    assert left == [(losses,)]
+    assert job.checks.losses is None
+
+
 def test_losses_of_several_values_are_no_fault(job: Job) -> None:
     for _ in range(3):
         job.run_backward((job.forward(good()).pow(2),), (torch.ones(6, 1),))

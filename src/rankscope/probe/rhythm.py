@@ -211,12 +211,12 @@ class Rhythm:
                     words[_CHANGED] = now
                 if clock.full:
                     clock.backward_done()
-                    if finite.losses is not None or not finite.replicas:
+                    if finite.losses is args or not finite.replicas:
                         finite.backward_done()
                     if calls.backward_heard:
                         for then in told_after.get(BACKWARD, ()):
                             then(False)
-                elif finite.losses is not None:
+                elif finite.losses is args:  # not those of the pass that this one is a part of
                     finite.backward_done()
             except Exception as error:  # noqa: BLE001  noted on the page and shown in the report
                 calls.give_up(BACKWARD, error)
