@@ -229,7 +229,7 @@ def test_pass_within_another_leaves_the_loss_of_the_outer_one_to_it(job: Job) ->
         return gradient
 
     out = job.forward(good())
-    out.register_hook(inner)
+    out.register_hook(inner)  # type: ignore[no-untyped-call]
     losses = (out.pow(2).mean(),)
     job.run_backward(losses)
     assert left == [(losses,)]
