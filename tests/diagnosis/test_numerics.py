@@ -85,6 +85,17 @@ def test_parameters_that_overflow_on_all_ranks_name_all_of_them() -> None:
     assert "0.weight" in " ".join(verdict.because)
 
 
+def test_nan_in_the_parameters_of_all_ranks_came_with_a_gradient_and_names_nobody() -> None:
+    notes = [rank(number, noted("parameter", local=False, value="nan", names=("head.weight",))) for number in range(3)]
+    verdict = diagnose(running(*notes))
+    assert (verdict.cause, verdict.certainty, verdict.culprits) == ("nan-gradient", "likely", ())
+    assert verdict.victims == (0, 1, 2)
+    assert [each.cause for each in verdict.alternatives] == ["nan-parameter"]
+    assert "head.weight" in " ".join(verdict.because)
+    alone = diagnose(running(rank(0), notes[1], rank(2)))
+    assert (alone.cause, blamed(alone)) == ("nan-parameter", [1])
+
+
 def test_parameters_bad_before_the_first_step_are_a_matter_of_initialisation() -> None:
     verdict = diagnose(running(rank(0), rank(1, noted("parameter", 0, local=False)), rank(2)))
     assert (verdict.cause, verdict.certainty) == ("nan-parameter", "proven")

@@ -189,6 +189,7 @@ def test_second_ctrl_c_ends_it_at_once(rankscope: Rankscope) -> None:
     assert ended.code == 130
     assert b"stopped at once" in ended.err
     assert b"Traceback" not in ended.err
+    assert (ended.verdict["outcome"], ended.verdict["cause"]) == ("interrupted", None)
 
 
 def test_sigterm_of_a_scheduler_ends_in_143(rankscope: Rankscope) -> None:

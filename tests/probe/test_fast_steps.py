@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import threading
+import weakref
+from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +20,7 @@ from torch.utils.data import DataLoader
 
 from rankscope.evidence.model import NonFinite
 from rankscope.evidence.pages import read_page
+from rankscope.probe import parameters
 from rankscope.probe.calls import CallRecorder
 from rankscope.probe.finite import FiniteChecks
 from rankscope.probe.page import Page
@@ -52,8 +55,9 @@ class Job:
     def fetch(self, batch: Any) -> Any:
         return self.next_batch(SimpleNamespace(_num_yielded=self.page.batches, _num_workers=0, batch=batch))
 
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        self.before_forward(self.model, inputs)
+    def forward(self, inputs: torch.Tensor, **seen: Any) -> torch.Tensor:
+        """`seen` is what the model is called with by name, in the eyes of the probe."""
+        self.before_forward(self.model, *(() if seen else (inputs,)), **seen)
         return cast(torch.Tensor, self.model(inputs))
 
     def apply(self, optimizer: torch.optim.Optimizer | None = None) -> None:
@@ -114,27 +118,67 @@ def test_batches_of_any_make_are_remembered(job: Job, batch: str) -> None:
     assert job.notes()[0].tensors == (name, "input[0]")
 
 
-def test_inputs_given_by_name_are_remembered(job: Job) -> None:
+def test_inputs_by_name_are_remembered(job: Job) -> None:
     inputs = good(True)
-    job.before_forward(job.model, input=inputs)
-    job.run_backward((job.model(inputs).pow(2).mean(),))
+    for scale in (torch.ones(1), 2.0):
+        loss = job.forward(inputs, x=inputs, scale=scale).pow(2).mean()
+        assert job.checks.batches.bad(torch, job.page.steps) == (
+            ["input[0]"],
+            "1 of 24 values of input[0], in sample 4 of 6 in the batch",
+        )
+        job.checks.batches.fed.clear()
+    del loss
+
+
+def test_collections_within_a_batch_are_looked_into_when_it_matters(job: Job) -> None:
+    fields = OrderedDict(x=good(True), other=torch.zeros(3))
+    job.forward(fields["x"], fields=fields)
+    assert not job.clock.full
+    job.run_backward((job.model(fields["x"]).pow(2).mean(),))
     job.apply()
-    assert job.notes()[0].tensors == ("input[0]",)
+    assert job.notes()[0].tensors == ("input[0]['x']",)
 
 
-def test_pass_of_another_thread_is_recorded_as_its_own(job: Job) -> None:
-    before = len(read_page(Path(job.page.path)).progress.calls)
-    names = [threading.get_native_id()]
+def test_input_that_the_program_itself_does_not_keep_is_looked_at_and_then_let_go(job: Job) -> None:
+    def loss_of(spoiled: bool) -> tuple[torch.Tensor, weakref.ref[torch.Tensor]]:
+        inputs = good(spoiled) / 2
+        return job.forward(inputs).pow(2).mean(), weakref.ref(inputs)
 
-    def elsewhere() -> None:
-        names.append(threading.get_native_id())
-        job.run_backward((job.forward(good()).pow(2).mean(),))
+    loss, inputs = loss_of(False)
+    job.run_backward((loss,))
+    assert inputs() is None
+    job.apply()
+    loss, inputs = loss_of(True)
+    job.run_backward((loss,))
+    assert inputs() is None
+    job.apply()
+    (note,) = job.notes()
+    assert (note.kind, note.tensors) == ("input", ("input[0]",))
 
-    job.run_backward((job.forward(good()).pow(2).mean(),))
-    other = threading.Thread(target=elsewhere)
-    other.start()
-    other.join()
-    assert [call.thread for call in read_page(Path(job.page.path)).progress.calls[before:]] == names
+
+def test_bad_loss_of_one_model_is_not_forgotten_over_the_pass_of_another(job: Job) -> None:
+    other = nn.parallel.DistributedDataParallel(nn.Linear(4, 1))
+    job.checks.replicated(other)
+    at = job.page.steps
+    job.run_backward((job.forward(good()).mean() * math.nan,))
+    job.run_backward((other(good()).mean(),))
+    job.apply()
+    (note,) = job.notes()
+    assert (note.kind, note.step, note.local) == ("loss", at, True)
+
+
+def test_backward_passes_of_threads_that_follow_each_other_are_told_apart(job: Job) -> None:
+    numbers = []
+
+    def backward() -> None:
+        numbers.append(threading.get_native_id())
+        job.run_backward((job.model(good()).pow(2).mean(),))
+
+    for _ in range(3):
+        thread = threading.Thread(target=backward)
+        thread.start()
+        thread.join()
+    assert [call.thread for call in read_page(Path(job.page.path)).progress.calls[-3:]] == numbers
 
 
 def test_gradient_of_a_fast_step_below_a_finite_loss_is_seen_before_it_is_reduced(job: Job) -> None:
@@ -148,10 +192,47 @@ def test_gradient_of_a_fast_step_below_a_finite_loss_is_seen_before_it_is_reduce
     assert (note.kind, note.step, note.local, note.count) == ("gradient", at, True, 4)
 
 
+def test_gradient_that_goes_bad_between_two_small_layers_is_seen(job: Job) -> None:
+    """The smallest parameter of a small model is its last bias: nothing flows on to there."""
+    lower, activation, upper = (layer for layer in job.model.module.children())
+    at = job.page.steps
+    hidden = activation(lower(good()))
+    job.run_backward((upper(hidden + (hidden - hidden.detach()).pow(2).sum().sqrt()).pow(2).mean(),))
+    job.apply()
+    (note,) = job.notes()
+    assert (note.kind, note.step, note.local, note.tensors) == ("gradient", at, True, ("0.weight", "0.bias"))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "chosen"), [((512, 32, 16, 1), 0), ((50_000, 768, 64), 1), ((50_000, 9_000, 20_000), 1)]
+)
+def test_small_parameter_nearest_to_the_input_is_watched(sizes: tuple[int, ...], chosen: int) -> None:
+    model = [nn.Parameter(torch.zeros(size)) for size in sizes]
+    assert parameters.sentinel_of(model) is model[chosen]
+
+
 def test_loss_of_a_fast_step_is_looked_at_where_no_gradient_of_the_model_comes_by(job: Job) -> None:
     elsewhere = torch.ones(1, requires_grad=True)
     job.run_backward(((elsewhere * math.nan).sum(),))
     assert job.clock.full
+    assert job.checks.losses is None
+
+
+def test_pass_within_another_leaves_the_loss_of_the_outer_one_to_it(job: Job) -> None:
+    side = torch.ones(1, requires_grad=True)
+    left = []
+
+    def inner(gradient: torch.Tensor) -> torch.Tensor:
+        with torch.enable_grad():
+            job.run_backward(((side * 2).sum(),))
+        left.append(job.checks.losses)
+        return gradient
+
+    out = job.forward(good())
+    out.register_hook(inner)  # type: ignore[no-untyped-call]
+    losses = (out.pow(2).mean(),)
+    job.run_backward(losses)
+    assert left == [(losses,)]
     assert job.checks.losses is None
 
 

@@ -97,12 +97,30 @@ def test_of_fast_steps_some_are_timed_and_stand_for_those_before_them(page: Page
     time.now += 0.0078125
     clock.backward_done()
     step(page, clock, 60)
-    assert read(page).backward_s == 5 * 0.0078125
+    assert read(page).backward_s == 6 * 0.0078125
     assert not clock.full  # eleven milliseconds each
     step(page, clock, 120)
     assert in_full(clock), "a step that took this long can bear it"
     step(page, clock, 125)
     assert not in_full(clock)
+
+
+def test_step_that_was_not_timed_stands_for_no_other_and_puts_none_off(page: Page, time: Time) -> None:
+    """One of a second optimizer for the same passes, or one that is looked at closely from its middle on."""
+    clock = started(page)
+    clock.backward_begins()
+    time.now += 0.0078125
+    clock.backward_done()
+    step(page, clock, 10)
+    due = clock.due
+    for number in range(4):
+        clock.full = True
+        step(page, clock, 20 + 10 * number)
+        assert not clock.full
+    assert (clock.due, read(page).backward_s) == (due, 0.0078125)
+    clock.full = True
+    step(page, clock, due // 1_000_000)
+    assert in_full(clock), "the next one is timed"
 
 
 def test_a_single_long_wait_does_not_stand_for_the_fast_steps_before_it(page: Page, time: Time) -> None:
@@ -115,7 +133,7 @@ def test_a_single_long_wait_does_not_stand_for_the_fast_steps_before_it(page: Pa
     time.now += 10.0
     clock.backward_done()
     step(page, clock, 10_055)
-    assert 10.0 <= read(page).waiting_s <= 10.05
+    assert 10.0 <= read(page).waiting_s <= 10.06, "no more than the time that has passed"
 
 
 def test_set_up_and_other_threads_are_no_waiting(page: Page) -> None:

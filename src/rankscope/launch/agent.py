@@ -124,6 +124,8 @@ class ScopeAgent(LocalElasticAgent):
             return
         if self._supervisor.interrupted_by is not None:
             live.say("stopped at once")
+            self._job.poll()  # who had ended before that did so by itself
+            self._job.stopping = True
             kill_descendants(os.getpid())
             self._job.poll()
             self._supervisor.write(self._supervisor.verdict())

@@ -13,7 +13,6 @@ from rankscope.launch.job import Job
 
 def interruption(verdict: Verdict, evidence: Evidence, number: int | None) -> Verdict:
     """A person or the scheduler stopped the job. What it was stuck in, if it was, is kept as the alternative."""
-    by = signal.Signals(number).name if number is not None else "a signal"
     seen = "" if verdict.cause is None else f" At that moment {verdict.headline}"
     alternatives = () if verdict.cause is None else (Alternative(verdict.cause, verdict.certainty, verdict.headline),)
     return replace(
@@ -21,10 +20,22 @@ def interruption(verdict: Verdict, evidence: Evidence, number: int | None) -> Ve
         outcome="interrupted",
         cause=None,
         culprits=(),
-        headline=f"the job was stopped by {by}.{seen}",
+        headline=f"{_stopped_by(number)}{seen}",
         alternatives=alternatives,
         exit_codes=exit_codes(evidence),
     )
+
+
+def stopped_at_once(job: Job, number: int) -> Verdict:
+    """Somebody did not wait for the last look."""
+    verdict = well(job.world_size, _stopped_by(number))
+    return replace(
+        verdict, outcome="interrupted", because=("it was stopped a second time, before the last look was done",)
+    )
+
+
+def _stopped_by(number: int | None) -> str:
+    return f"the job was stopped by {signal.Signals(number).name if number is not None else 'a signal'}."
 
 
 def good(job: Job) -> Verdict:

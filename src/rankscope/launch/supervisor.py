@@ -20,7 +20,7 @@ from rankscope.evidence.model import Evidence
 from rankscope.evidence.pages import Heartbeat, read_heartbeat
 from rankscope.evidence.store import save_evidence
 from rankscope.launch.job import Job
-from rankscope.launch.last_verdicts import good, interruption, undiagnosed
+from rankscope.launch.last_verdicts import good, interruption, stopped_at_once, undiagnosed
 from rankscope.launch.pace import Pace
 from rankscope.launch.process_tree import kill_descendants
 from rankscope.launch.replicas import replicas_differ
@@ -52,7 +52,7 @@ class Supervisor:
             on_failure=self._failed_elsewhere,
             pace=self._pace,
         )
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a second signal asks for the verdict, whatever the main thread is at
         self._verdicts: dict[int, Verdict] = {}
         """Attempt → what ended it."""
         self._numbers: dict[int, Verdict] = {}
@@ -300,8 +300,12 @@ class Supervisor:
             codes = {**verdict.exit_codes, **codes}
         if job.finished_well() and not self.stopped_for_hang and self.interrupted_by is None and not ruled:
             verdict = bad or good(job)
+        elif verdict is None and job.finished_well():
+            verdict = good(job)
+        elif verdict is None and self.interrupted_by is not None and not job.failed():
+            verdict = stopped_at_once(job, self.interrupted_by)
         elif verdict is None:
-            verdict = good(job) if job.finished_well() else undiagnosed(job)
+            verdict = undiagnosed(job)
         notes = [f"attempt {attempt} had ended: {past.headline}" for attempt, past in sorted(earlier.items())]
         if bad is not None and verdict.cause != bad.cause:
             notes.append(f"before that, {bad.headline}")

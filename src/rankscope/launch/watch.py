@@ -70,6 +70,9 @@ class _Episode:
     announced: set[str] = field(default_factory=set)
     judged: set[int] = field(default_factory=set)
     """Ranks whose stillness had reached the threshold at a look."""
+    too_early: set[int] = field(default_factory=set)
+    """Ranks whose stillness was still below it in what the last look found: they may have reached it meanwhile, but the
+    verdict does not know."""
     reported: Verdict | None = None
 
 
@@ -186,7 +189,8 @@ class Watcher:
         if now >= due or not ripe <= self._episode.judged:
             self._look(self._episode)
             ended = time.time()
-            self._episode.judged |= {p.rank for p in living if ended - p.life_at >= self.threshold()}
+            still = {p.rank for p in living if ended - p.life_at >= self.threshold()}
+            self._episode.judged |= still - self._episode.too_early
 
     def pages(self) -> dict[int, Path]:
         """Rank → its page, of this attempt, also after its end."""
@@ -336,6 +340,7 @@ class Watcher:
 
     def _look(self, episode: _Episode) -> None:
         self._job.stall_after_s = self.threshold()
+        episode.too_early = set()
         if self._job.nodes is not None:
             self._job.nodes.tell_still(True)
         evidence = self._job.gather("still")
@@ -343,6 +348,9 @@ class Watcher:
             now = time.time()
             episode.next_look = now + min(max(now - episode.since, 0.5), _LATE_LOOK_S)
             return
+        episode.too_early = {
+            seen.rank for seen in evidence.ranks if seen.still_for_s is not None and seen.still_for_s < self.threshold()
+        }
         for trace in self._traces.values():
             trace.base = None  # what the look itself made the ranks do is no sign of life
         if self._stop.is_set() or self._job.stopping or self._job.failed():

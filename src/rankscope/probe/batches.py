@@ -40,18 +40,17 @@ class Batches:
             if fed_at != step:
                 continue
             for number, kept in enumerate(tensors):
-                tensor: Any = kept() if isinstance(kept, weakref.ref) else kept
-                if not hasattr(tensor, "is_floating_point") or not tensor.is_floating_point():
-                    continue
-                if not (tensor.is_cpu or tensor.is_cuda):
-                    continue
                 name = f"{named}[{number}]" if isinstance(named, str) else named[number]
-                with torch.no_grad():
-                    bad = torch.isnan(tensor.detach())
-                    count = int(bad.sum())
+                # What was only referred to may hold tensors itself.
+                for found, tensor in _tensors(name, kept() if isinstance(kept, weakref.ref) else kept, 1):
+                    if not (tensor.is_cpu or tensor.is_cuda):
+                        continue
+                    with torch.no_grad():
+                        bad = torch.isnan(tensor.detach())
+                        count = int(bad.sum())
                     if count:
-                        names.append(name)
-                        detail = detail or _detail(name, bad, count)
+                        names.append(found)
+                        detail = detail or _detail(found, bad, count)
         return (names, detail) if names else None
 
 

@@ -74,6 +74,9 @@ class FiniteChecks:
         """Losses are looked at together with the own gradient: what the one loads into the caches the other finds."""
         self.losses: tuple[Any, ...] | None = None
         """The arguments of a backward pass whose loss is still to be looked at."""
+        self.inputs: tuple[Any, ...] = ()
+        """Of the model called last, where losses are looked at late: a backward pass lets go of those that the program
+        itself does not keep."""
         self.looking = False
         """From the import of torch until a note was left (what follows is its consequence) or a hook failed."""
         self._late: LateValues | None = None
@@ -180,7 +183,9 @@ class FiniteChecks:
         sentinel = self._sentinel() if self._sentinel is not None else None
         if sentinel is None or sentinel.is_cuda:
             return sentinel is not None
-        return sentinel.grad is None or not self._looks_bad(sentinel.grad)
+        # Of several models any may be the one that it was about, and each has an optimizer that is yet to step.
+        sentinels = parameters.alive(each.sentinel for each in self.replicas if each.sentinel is not None) or [sentinel]
+        return not any(each.grad is not None and self._looks_bad(each.grad) for each in sentinels)
 
     def _known_frames(self, frame: FrameType) -> Frames:
         """The user's frames, put together once for each place."""
@@ -375,7 +380,7 @@ class FiniteChecks:
         sentinel = parameters.sentinel_of(parameters.alive(each for _, each in replica.shared))
         if sentinel is None:
             return
-        self._sentinel = weakref.ref(sentinel)
+        self._sentinel = replica.sentinel = weakref.ref(sentinel)
         replica.dense = type(sentinel) is torch.nn.Parameter and sentinel.is_cpu
         if sentinel.is_cuda:
             self._clock.device = DeviceClock(torch)
@@ -399,6 +404,7 @@ class FiniteChecks:
                     if len(losses) == 1 and not modes():
                         total = gradient.sum().item() + losses[0].item()
                         if total - total == 0.0:  # neither NaN nor infinite
+                            self.inputs = ()
                             return
                     clock.full = True
                 except Exception:  # noqa: BLE001  a loss of several values, or stranger: looked at with more care below
@@ -408,10 +414,9 @@ class FiniteChecks:
             if page.steps % CHECKSUM_EVERY == 0:
                 module = replica.module()
                 replica.unsynced = module is not None and not module.require_backward_grad_sync
-            if not self.looking:
-                return
             if args is not None:
                 self._guarded(self._look_at_losses, args)
+            self.inputs = ()
             if gradient is not None:
                 self._guarded(self._look_at_gradient, gradient)
 

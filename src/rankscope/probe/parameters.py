@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from typing import Any
 
 _MOST_NAMES = 16
+_SMALL = 4096
+"""Values that are added up in about a microsecond."""
 
 
 def plain(tensor: Any) -> Any:
@@ -99,7 +101,9 @@ def sentinel_of(parameters: list[Any]) -> Any | None:
     """A small parameter near the input of the model: whatever goes wrong in a backward pass flows on to there."""
     first = [each for each in parameters if each.requires_grad and readable(plain(each))]
     first = first[: max(4, len(first) // 8)]
-    return min(first, key=lambda each: each.numel(), default=None)
+    # Of small ones the nearest, not the smallest: that may be the last of the model.
+    small = next((each for each in first if each.numel() <= _SMALL), None)
+    return small if small is not None else min(first, key=lambda each: each.numel(), default=None)
 
 
 def alive(references: Iterable[weakref.ref[Any]]) -> list[Any]:

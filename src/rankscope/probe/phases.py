@@ -61,6 +61,13 @@ class PhaseClock:
         self.data_ns = 0
         if self.device is not None:
             self._on_device(self._read_device)
+        long = now - self._step_ended >= _LONG_STEP_NS * max(1, steps - self._timed_step)
+        if self.since and self.device is None and not long and not any(self._passes):
+            # Watched from its middle on only, or a second optimizer's for the same passes: it stands for no other step,
+            # and one that does is as due as before.
+            self._page.phases(self.since, self._first_step, self.seconds)
+            self.full = now >= self.due
+            return self.full
         if self.since:
             stands_for = float(steps - self._timed_step)
             whole = sum(self._passes)
@@ -75,7 +82,6 @@ class PhaseClock:
             self._thread = _thread.get_native_id()
             self._page.phases(self.since, self._first_step, self.seconds)
         self._passes = [0.0, 0.0, 0.0]
-        long = now - self._step_ended >= _LONG_STEP_NS * max(1, steps - self._timed_step)
         self._timed_step = steps
         self.full = not self.since or self.device is not None or long
         self._step_ended = now

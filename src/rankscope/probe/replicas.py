@@ -25,8 +25,10 @@ class Replica:
             for name, each in module.module.named_parameters()
             if each.requires_grad and name not in ignored and parameters.readable(parameters.plain(each))
         ]
+        self.sentinel: weakref.ref[Any] | None = None
+        """The parameter whose gradient is looked at before it is reduced."""
         self.dense = False
-        """The gradient that is looked at is a plain one on the CPU."""
+        """That gradient is a plain one on the CPU."""
         self.unsynced = False
         """The last backward pass before a checksum was not reduced."""
 

@@ -43,8 +43,7 @@ _NO_PEER, _NO_TENSOR = 2**64 - 1, 2**32 - 1
 _BATCH = ("batch",)
 _frame_of = sys._getframe
 _reference = weakref.ref
-_system_name = _thread.get_native_id
-_thread_name = _thread.get_ident
+_thread_number = _thread.get_native_id
 _time = time.time_ns
 
 
@@ -121,15 +120,17 @@ class Rhythm:
 
         @functools.wraps(original)
         def _pre_forward(model: Any, *inputs: Any, **kwargs: Any) -> Any:
+            fed = (*inputs, *kwargs.values()) if kwargs else inputs
+            if finite.deferring:
+                finite.inputs = fed
             if clock.full:
                 clock.forward_begins()
-            if clock.full or kwargs:
-                finite.fed("input", (*inputs, *kwargs.values()))
+                finite.fed("input", fed)
             else:
                 try:
-                    batches.fed.append((page.steps, "input", tuple(map(_reference, inputs))))
+                    batches.fed.append((page.steps, "input", tuple(map(_reference, fed))))
                 except TypeError:  # not all are tensors
-                    finite.fed("input", inputs)
+                    finite.fed("input", fed)
             return original(model, *inputs, **kwargs)
 
         return _pre_forward
@@ -141,20 +142,14 @@ class Rhythm:
         told_before, told_after = calls.told_before, calls.told_after
         name = page.text(BACKWARD)
         seen = NOWHERE
-        trainer = (-1, -1)
-        """The Python and the system name of the thread that made the last pass: asking the system takes long."""
 
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:  # noqa: PLR0912, PLR0915  one function per event
-            nonlocal seen, trainer
+            nonlocal seen
             if not calls.enabled:
                 return function(*args, **kwargs)
             index = -1
             try:
-                name_of_thread, thread = trainer
-                if clock.full or name_of_thread != _thread_name():  # a new thread may have the name of one that ended
-                    thread = _system_name()
-                    trainer = (_thread_name(), thread)
                 if clock.full:
                     clock.backward_begins()
                     if finite.deferring and finite.losses is None and finite.suspicion is None:
@@ -168,6 +163,8 @@ class Rhythm:
                     finite.losses = args
                 else:
                     finite.backward_begins(args)
+                # The number of the system: Python's own name of a thread is given to the next one after its end.
+                thread = _thread_number()
                 depth = depths.get(thread, 0)
                 depths[thread] = depth + 1
                 site, above, code, lasti, outer_code, outer_lasti = seen
@@ -214,12 +211,12 @@ class Rhythm:
                     words[_CHANGED] = now
                 if clock.full:
                     clock.backward_done()
-                    if finite.losses is not None or not finite.replicas:
+                    if finite.losses is args or not finite.replicas:
                         finite.backward_done()
                     if calls.backward_heard:
                         for then in told_after.get(BACKWARD, ()):
                             then(False)
-                elif finite.losses is not None:
+                elif finite.losses is args:  # not those of the pass that this one is a part of
                     finite.backward_done()
             except Exception as error:  # noqa: BLE001  noted on the page and shown in the report
                 calls.give_up(BACKWARD, error)

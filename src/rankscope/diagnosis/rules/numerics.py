@@ -136,6 +136,8 @@ def _in_parameters(first: Sequence[_Noted], noted: Sequence[_Noted], evidence: E
     ranks = [each.seen.rank for each in first]
     others = sorted({each.seen.rank for each in noted} - set(ranks))
     untrained = note.step == 0
+    if not untrained and len(ranks) == evidence.world_size > 1 and all(each.first.value == "nan" for each in first):
+        return _reached_parameters(first, noted)
     at = _place(note)
     alternatives: tuple[Alternative, ...] = ()
     certainty: Certainty = "proven" if untrained and len(ranks) < evidence.world_size else "likely"
@@ -154,6 +156,30 @@ def _in_parameters(first: Sequence[_Noted], noted: Sequence[_Noted], evidence: E
         alternatives=alternatives,
         references=_REFERENCES["parameter"],
         victims=tuple(others),
+        since=min(each.first.at for each in noted),
+    )
+
+
+def _reached_parameters(first: Sequence[_Noted], noted: Sequence[_Noted]) -> Finding:
+    """Steps that are too large make infinities of finite gradients, not NaN. After a reduction all ranks have what one
+    rank's gradients held: nobody is named."""
+    note = first[0].first
+    ranks = [each.seen.rank for each in first]
+    return Finding(
+        outcome="nan",
+        cause="nan-gradient",
+        certainty="likely",
+        culprits=(),
+        summary=f"parameters held nan {_when(note)} on {ranks_text(ranks)}, and which rank it came from was not seen",
+        because=(
+            *(_words(each) for each in first[:3]),
+            "an optimizer makes infinities of finite gradients at most: those of the step before held nan",
+            *_tensors(note),
+        ),
+        fix=_FIXES["gradient"],
+        alternatives=(Alternative("nan-parameter", "possible", "the program itself may have written it there"),),
+        references=_REFERENCES["gradient"],
+        victims=tuple(sorted({each.seen.rank for each in noted})),
         since=min(each.first.at for each in noted),
     )
 

@@ -1,0 +1,57 @@
+"""When the watcher looks at a job that has fallen still."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rankscope.launch import watch
+from rankscope.launch.watch import Watcher
+
+
+def test_rank_that_reaches_the_threshold_during_a_look_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its stillness had been taken before; the verdict drawn from it was "possible", and the next look is far away."""
+    process = SimpleNamespace(rank=0, pid=1, exit=None, life_at=time.time() - 29.5)
+    found = [29.6, 30.4]
+    looks: list[str] = []
+
+    def gather(_trigger: str) -> Any:
+        looks.append("look")
+        process.life_at -= 1.0  # what a look takes
+        return SimpleNamespace(ranks=[SimpleNamespace(rank=0, still_for_s=found[min(len(looks), 2) - 1])])
+
+    job: Any = SimpleNamespace(
+        ranks=[process],
+        living=lambda: [process],
+        failed=list,
+        gather=gather,
+        nodes=None,
+        attempt=0,
+        pages=Path(),
+        stopping=False,
+        stall_after_s=None,
+        pump=SimpleNamespace(blocked_s=0.0),
+    )
+    pace: Any = SimpleNamespace(glance=lambda *_: None)
+    watcher = Watcher(job, 30.0, _ignored, _ignored, _ignored, _ignored, _ignored, pace)
+    monkeypatch.setattr(watch, "diagnose", lambda _evidence: SimpleNamespace(outcome="ok"))
+    monkeypatch.setattr(watch, "find_page", lambda *_: None)
+    monkeypatch.setattr(watch, "busy_processes", lambda _since: "no GPU")
+    monkeypatch.setattr(watch, "pulse", _gone)
+    watcher._episode = watch._Episode(since=process.life_at, next_look=float("inf"))
+    for _ in range(4):
+        watcher._episode.next_look = float("inf")
+        watcher._glance(time.time())
+    assert len(looks) == 2
+
+
+def _ignored(*_arguments: Any) -> None:
+    pass
+
+
+def _gone(*_arguments: Any, **_options: Any) -> None:
+    raise ProcessLookupError
