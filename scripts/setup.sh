@@ -63,7 +63,8 @@ fingerprint() {
         printf '%s\n' "$root"
         version_of "$venv/bin/python"
         if [[ -n ${RANKSCOPE_PYTHON:-} ]]; then version_of "$RANKSCOPE_PYTHON"; else version_of "$venv/bin/python"; fi
-        cat "$root/pyproject.toml" "$root/constraints.txt" "$root/scripts/setup.sh"
+        cat "$root/pyproject.toml" "$root/constraints.txt" "$root/scripts/setup.sh" "$root/hatch_build.py"
+        cat "$root"/src/rankscope/probe/native/*
     } | sha256sum
 }
 
@@ -137,6 +138,21 @@ ensure_venv_module() {
     has_venv_module "$1" || fail "$1 cannot make virtual environments; install $package (apt-get install $package)"
 }
 
+# The probe's shortcuts are compiled where that is possible; everything works without them.
+ensure_compiler() {
+    local package missing=()
+    command -v "${CC:-cc}" >/dev/null || missing+=(gcc libc6-dev)
+    package=libpython$(version_of "$1" | cut -d. -f1,2)-dev
+    "$1" -c 'import os, sysconfig; os.stat(os.path.join(sysconfig.get_path("include"), "Python.h"))' 2>/dev/null ||
+        missing+=("$package")
+    if ((${#missing[@]})) && ((EUID == 0)) && command -v apt-get >/dev/null; then
+        (run_logged "installing a compiler for the probe's shortcuts (${missing[*]})" env \
+            DEBIAN_FRONTEND=noninteractive sh -c \
+            'apt-get update && apt-get install --yes --no-install-recommends "$@"' sh "${missing[@]}") ||
+            say "going on without them"
+    fi
+}
+
 make_venv() {
     ensure_venv_module "$1"
     # The lock must stay the same file, and the log is still being written.
@@ -173,6 +189,7 @@ main() {
         if [[ -e $venv/bin ]]; then say "making .venv anew: $flaw"; fi
         make_venv "$python"
     fi
+    ensure_compiler "$venv/bin/python"
     install_packages
     fingerprint >"$stamp.new"
     mv "$stamp.new" "$stamp"

@@ -90,6 +90,8 @@ def tree(tmp_path: Path) -> Iterator[Tree]:
     shutil.copy(ROOT / "scripts" / "setup.sh", root / "scripts")
     shutil.copy(ROOT / "pyproject.toml", root)
     shutil.copy(ROOT / "constraints.txt", root)
+    shutil.copy(ROOT / "hatch_build.py", root)
+    shutil.copytree(ROOT / "src" / "rankscope" / "probe" / "native", root / "src" / "rankscope" / "probe" / "native")
     tree = Tree(root=root, calls=tmp_path / "calls")
     tree.tell("version", "3.11.7")
     tree.tell("python", PRETENDING_PYTHON.format(calls=tree.calls, python=sys.executable))
@@ -215,7 +217,9 @@ def test_first_set_up_installs_torch_before_rankscope_and_the_second_calls_no_pi
     assert tree.took() == []
 
 
-@pytest.mark.parametrize("changed", ["pyproject.toml", "constraints.txt"])
+@pytest.mark.parametrize(
+    "changed", ["pyproject.toml", "constraints.txt", "hatch_build.py", "src/rankscope/probe/native/quick.c"]
+)
 def test_a_changed_requirement_installs_again_into_the_same_environment(tree: Tree, changed: str) -> None:
     tree.set_up()
     tree.took()

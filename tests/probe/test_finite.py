@@ -28,7 +28,8 @@ class Loop:
 
     def __init__(self, folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> None:
         self.page = Page(str(folder / "0-1.page"), 0)
-        self.checks = FiniteChecks(self.page, PhaseClock(self.page))
+        self.clock = PhaseClock(self.page)
+        self.checks = FiniteChecks(self.page, self.clock)
         self.checks.start(torch)
         self.model = model
         self.optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.1)
@@ -268,7 +269,7 @@ def replicated(folder: Path) -> tuple[Loop, Callable[[torch.Tensor], None]]:
     """A loop over a replicated model, and its backward passes as the probe has them run."""
     loop = Loop(folder, nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))))
     loop.checks.replicated(loop.model)
-    rhythm = Rhythm(loop.page, CallRecorder(loop.page), cast(Any, None), PhaseClock(loop.page), loop.checks)
+    rhythm = Rhythm(loop.page, CallRecorder(loop.page), cast(Any, None), loop.clock, loop.checks)
     run = rhythm.backward(lambda losses: losses[0].backward())
     return loop, lambda loss: run((loss,))
 
@@ -280,7 +281,7 @@ def test_loss_of_a_replicated_model_is_looked_at_with_its_first_gradient(tmp_pat
         inputs = good()
         loop.checks.fed("batch", inputs)
         backward((loop.model(inputs) * value).sum())
-        assert loop.checks.losses is None
+        assert loop.clock.beat.losses is None
         loop.step()
     (note,) = loop.notes()
     assert (note.kind, note.step, note.local, note.tensors[0]) == ("loss", 1, True, "0.weight")
@@ -298,7 +299,7 @@ def test_loss_whose_gradients_never_come_is_looked_at_all_the_same(tmp_path: Pat
     with pytest.raises(RuntimeError, match="second time"):
         backward(spent)
     assert read_heartbeat(Path(loop.page.path)).bad_losses == 2
-    assert loop.checks.losses is None
+    assert loop.clock.beat.losses is None
 
 
 @pytest.mark.usefixtures("one_rank")

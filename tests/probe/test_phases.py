@@ -83,22 +83,22 @@ def test_pass_is_split_into_forward_backward_and_waiting(page: Page, time: Time)
 
 
 def in_full(clock: PhaseClock) -> bool:
-    return clock.full
+    return clock.beat.full
 
 
 def test_of_fast_steps_some_are_timed_and_stand_for_those_before_them(page: Page, time: Time) -> None:
     clock = started(page)
     step(page, clock, 5)
-    assert not clock.full
+    assert not clock.beat.full
     for _ in range(4):
         page.step()
-    clock.full = True
+    clock.beat.full = True
     clock.backward_begins()
     time.now += 0.0078125
     clock.backward_done()
     step(page, clock, 60)
     assert read(page).backward_s == 6 * 0.0078125
-    assert not clock.full  # eleven milliseconds each
+    assert not clock.beat.full  # eleven milliseconds each
     step(page, clock, 120)
     assert in_full(clock), "a step that took this long can bear it"
     step(page, clock, 125)
@@ -112,13 +112,13 @@ def test_step_that_was_not_timed_stands_for_no_other_and_puts_none_off(page: Pag
     time.now += 0.0078125
     clock.backward_done()
     step(page, clock, 10)
-    due = clock.due
+    due = clock.beat.due
     for number in range(4):
-        clock.full = True
+        clock.beat.full = True
         step(page, clock, 20 + 10 * number)
-        assert not clock.full
-    assert (clock.due, read(page).backward_s) == (due, 0.0078125)
-    clock.full = True
+        assert not clock.beat.full
+    assert (clock.beat.due, read(page).backward_s) == (due, 0.0078125)
+    clock.beat.full = True
     step(page, clock, due // 1_000_000)
     assert in_full(clock), "the next one is timed"
 

@@ -8,12 +8,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from rankscope.probe.beat import quick
+
 # Of steps as almost all are: neither timed, nor one of those whose gradients are all looked at.
 JOB = """
 import gc, json, math, os, sys
-from rankscope.probe import bootstrap
+from rankscope.probe import beat, bootstrap
 from rankscope.probe.finite import FiniteChecks
 from rankscope.probe.phases import PhaseClock
+if sys.argv[1] == "python":
+    beat.quick = None
 bootstrap.start()
 import torch
 import torch.distributed as dist
@@ -40,7 +46,7 @@ for number, inputs in enumerate(loader):
     model(inputs).square().mean().backward()
     optimizer.step()
     if number == 4:
-        clock.full, clock.due, checks._sample_at = False, 2**63, math.inf
+        clock.beat.full, clock.beat.due, checks._sample_at = False, 2**63, math.inf
     elif number == 6:
         sys.setprofile(count)
     elif number == 13:
@@ -52,13 +58,16 @@ dist.destroy_process_group()
 """
 
 
-def test_step_comes_by_few_functions_of_the_probe_and_few_operations(tmp_path: Path) -> None:
+@pytest.mark.parametrize("shortcuts", [True, False])
+def test_step_comes_by_few_functions_of_the_probe_and_few_operations(tmp_path: Path, shortcuts: bool) -> None:
+    if shortcuts and quick is None:
+        pytest.skip("the shortcuts were not compiled: no compiler")
     pages = tmp_path / "pages"
     pages.mkdir()
     script = tmp_path / "train.py"
     script.write_text(JOB)
     done = subprocess.run(
-        [sys.executable, str(script)],
+        [sys.executable, str(script), "shortcuts" if shortcuts else "python"],
         env=os.environ | {"RANKSCOPE_PAGES": str(pages), "RANK": "0", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -69,14 +78,11 @@ def test_step_comes_by_few_functions_of_the_probe_and_few_operations(tmp_path: P
     assert len(steps) == 6
     assert all(sorted(step) == sorted(steps[0]) for step in steps), "a step is like the other"
     functions = [name for name in steps[0] if not name.startswith("C ")]
-    assert sorted(functions) == [
-        "__next__",
-        "_pre_forward",
-        "after_step",
-        "own_gradient",
-        "step_begins",
-        "wrapper",
-    ]
     operations = [name for name in steps[0] if name in ("C sum", "C item")]
+    if shortcuts:
+        assert functions == ["_pre_forward"]
+        assert operations == []
+        return
+    assert sorted(functions) == ["__next__", "_pre_forward", "after_step", "own_gradient", "step_begins", "wrapper"]
     assert operations == ["C sum", "C item", "C item"], "of the own gradient, and of the loss"
     assert len(steps[0]) <= 35, steps[0]

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from rankscope.probe import parameters, replicas
 from rankscope.probe.batches import Batches
+from rankscope.probe.beat import has_shortcuts, quick
 from rankscope.probe.device_clock import DeviceClock
 from rankscope.probe.late_values import LateValues
 from rankscope.probe.page import Page
@@ -68,15 +69,11 @@ class FiniteChecks:
     def __init__(self, page: Page, clock: PhaseClock) -> None:
         self._page = page
         self._clock = clock
+        self._beat = clock.beat
         self._torch: Any = None
         self.tensor: Any = None
         self.deferring = False
         """Losses are looked at together with the own gradient: what the one loads into the caches the other finds."""
-        self.losses: tuple[Any, ...] | None = None
-        """The arguments of a backward pass whose loss is still to be looked at."""
-        self.inputs: tuple[Any, ...] = ()
-        """Of the model called last, where losses are looked at late: a backward pass lets go of those that the program
-        itself does not keep."""
         self.looking = False
         """From the import of torch until a note was left (what follows is its consequence) or a hook failed."""
         self._late: LateValues | None = None
@@ -99,6 +96,7 @@ class FiniteChecks:
         self._torch = torch
         self.looking = True
         self.tensor = torch.Tensor
+        self._beat.watch(torch)
         self._modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
         self._transformed: Callable[[], bool] = torch._C._are_functorch_transforms_active
 
@@ -120,13 +118,13 @@ class FiniteChecks:
             self._guarded(self._look_at_own_gradient)
 
     def backward_failed(self) -> None:
-        losses, self.losses = self.losses, None
+        losses, self._beat.losses = self._beat.losses, None
         if losses is not None:
             self._guarded(self._look_at_losses, losses)
 
     def step_begins(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         # Of most fast steps of replicas on a CPU nothing is left to see: their own gradients were looked at.
-        if self._clock.full:
+        if self._beat.full:
             self._guarded(self._look_before_step, optimizer)
 
     def may_pass(self, optimizer: Any) -> bool:
@@ -201,7 +199,7 @@ class FiniteChecks:
 
     def _suspect_loss(self, value: float) -> None:
         self._page.bad_loss()
-        self._clock.full = True
+        self._beat.full = True
         if self.suspicion is not None or self._searches >= _MOST_SEARCHES:
             return
         self._searches += 1
@@ -241,7 +239,7 @@ class FiniteChecks:
                 # On the CPU the engine runs in the thread that called it.
                 frames = tuple(user_frames(sys._getframe(1)))
                 self.suspicion = _Suspicion("gradient", self._page.steps, value, frames=frames)
-                self._clock.full = True
+                self._beat.full = True
 
     def _look_before_step(self, optimizer: Any) -> None:
         if id(optimizer) not in self.optimizers:
@@ -375,7 +373,7 @@ class FiniteChecks:
 
     def _add_replica(self, module: Any) -> None:
         torch, replica = self._torch, Replica(module)
-        self._clock.full = True
+        self._beat.full = True
         self.replicas.append(replica)
         sentinel = parameters.sentinel_of(parameters.alive(each for _, each in replica.shared))
         if sentinel is None:
@@ -391,12 +389,12 @@ class FiniteChecks:
         self.deferring = all(each.dense for each in self.replicas)
 
     def _own_gradient_hook(self, replica: Replica) -> Callable[[tuple[Any, ...]], None]:
-        page, clock, modes = self._page, self._clock, self._modes
+        page, clock, beat, modes = self._page, self._clock, self._beat, self._modes
 
         def own_gradient(gradients: tuple[Any, ...]) -> None:
-            args, self.losses = self.losses, None
+            args, beat.losses = beat.losses, None
             gradient = gradients[0]
-            if not clock.full and args is not None:
+            if not beat.full and args is not None:
                 # The usual case without another function called: a small dense gradient on the CPU whose sum is finite,
                 # and one loss that is.
                 try:
@@ -404,23 +402,23 @@ class FiniteChecks:
                     if len(losses) == 1 and not modes():
                         total = gradient.sum().item() + losses[0].item()
                         if total - total == 0.0:  # neither NaN nor infinite
-                            self.inputs = ()
+                            beat.inputs = ()
                             return
-                    clock.full = True
+                    beat.full = True
                 except Exception:  # noqa: BLE001  a loss of several values, or stranger: looked at with more care below
-                    clock.full = True
-            elif clock.full:
+                    beat.full = True
+            elif beat.full:
                 clock.own_gradients_done()
             if page.steps % CHECKSUM_EVERY == 0:
                 module = replica.module()
                 replica.unsynced = module is not None and not module.require_backward_grad_sync
             if args is not None:
                 self._guarded(self._look_at_losses, args)
-            self.inputs = ()
+            beat.inputs = ()
             if gradient is not None:
                 self._guarded(self._look_at_gradient, gradient)
 
-        return own_gradient
+        return quick.own_gradient(beat, own_gradient) if has_shortcuts(beat) else own_gradient
 
     def _write_checksums(self) -> None:
         step = self._page.steps

@@ -162,7 +162,7 @@ class TorchHooks:
         self._page.group(group.group_name, getattr(group, "group_desc", ""), sorted(ranks))
 
     def _optimizer(self, module: ModuleType) -> None:
-        module.register_optimizer_step_pre_hook(self._finite.step_begins)
+        module.register_optimizer_step_pre_hook(self._rhythm.before_step())
         module.register_optimizer_step_post_hook(self._rhythm.after_step())
 
     def _dataloader(self, module: ModuleType) -> None:

@@ -12,6 +12,7 @@ import mmap
 import os
 import struct
 import time
+from collections.abc import Callable
 
 MAGIC = b"RSCOPE02"
 RING_SLOTS = 4096
@@ -49,8 +50,8 @@ COUNTERS = struct.Struct("<QQQQ")
 LOADER_OFFSET = 96
 LOADER = struct.Struct("<QIIIIQ")
 """Batches, number, workers, site, state, time of change."""
-COUNTERS_AND_LOADER = struct.Struct("<QQQQQIIIIQ")
 COUNTERS_WORD, LOADER_WORD = COUNTERS_OFFSET // 8, LOADER_OFFSET // 8
+_CHANGED, _STEPS, _BATCHES, _CALLS = range(COUNTERS_WORD, COUNTERS_WORD + 4)
 RING_WORD, CALL_WORDS = RING_OFFSET // 8, CALL.size // 8
 """Where these begin, and how long a call is, in words of 8 bytes."""
 STAGE_OFFSET = 128
@@ -103,6 +104,7 @@ class Page:
     """The writing side. Every method is safe to call from any thread; none raises for lack of room."""
 
     def __init__(self, path: str, rank: int) -> None:
+        self._followers: list[Callable[[mmap.mmap], object]] = []
         self._use(_mapped(path + UNFINISHED))
         self.path = path
         self.detached = False
@@ -114,9 +116,6 @@ class Page:
         """Heap numbers of the texts stored so far."""
         self._flags = 0
         self.next_call = itertools.count()
-        self.calls = 0
-        self.steps = 0
-        self.batches = 0
         self._numerics = [0, 0]
         self._checksums = 0
         IDENTITY.pack_into(self.map, 0, MAGIC, os.getpid(), rank, 0, 0, _now())
@@ -129,6 +128,25 @@ class Page:
         self.map = mapped
         self.words = memoryview(mapped).cast("Q")
         """The same as numbers of 8 bytes, for what every step writes: setting one costs a third of packing one."""
+        for follower in self._followers:
+            follower(mapped)
+
+    def follow(self, follower: Callable[[mmap.mmap], object]) -> None:
+        """Tell where the page lies, now and whenever that changes."""
+        self._followers.append(follower)
+        follower(self.map)
+
+    @property
+    def steps(self) -> int:
+        return self.words[_STEPS]
+
+    @property
+    def batches(self) -> int:
+        return self.words[_BATCHES]
+
+    @property
+    def calls(self) -> int:
+        return self.words[_CALLS]
 
     def detach(self) -> None:
         """In a forked child: what is written from here on stays in its own memory."""
@@ -233,27 +251,14 @@ class Page:
         struct.pack_into("<ii", self.map, 12, rank, world)
 
     def step(self) -> None:
-        self.steps += 1
-        COUNTERS.pack_into(self.map, COUNTERS_OFFSET, _now(), self.steps, self.batches, self.calls)
+        self.words[_STEPS] += 1
+        self.touch()
 
     def loader(self, batches: int, number: int, workers: int, site: int, state: int) -> None:
         if state == LOADER_GAVE:
-            self.batches += 1
-        now = _now()
-        COUNTERS_AND_LOADER.pack_into(
-            self.map,
-            COUNTERS_OFFSET,
-            now,
-            self.steps,
-            self.batches,
-            self.calls,
-            batches,
-            number,
-            workers,
-            site,
-            state,
-            now,
-        )
+            self.words[_BATCHES] += 1
+        now = self.words[_CHANGED] = _now()
+        LOADER.pack_into(self.map, LOADER_OFFSET, batches, number, workers, site, state, now)
 
     def raise_flag(self, bit: int) -> None:
         self._flags |= bit
@@ -278,7 +283,6 @@ class Page:
         """Records a call as begun; returns what `leave` wants."""
         now = _now()
         index = next(self.next_call)
-        self.calls = index + 1
         offset = RING_OFFSET + (index % RING_SLOTS) * CALL.size
         CALL.pack_into(
             self.map,
@@ -299,7 +303,8 @@ class Page:
             0,
             0,
         )
-        COUNTERS.pack_into(self.map, COUNTERS_OFFSET, now, self.steps, self.batches, index + 1)
+        self.words[_CALLS] = index + 1
+        self.words[_CHANGED] = now
         return index
 
     def leave(self, index: int, failed: bool) -> float:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from rankscope.probe.beat import beat_of
 from rankscope.probe.calls import SET_UP
 from rankscope.probe.device_clock import DeviceClock
 from rankscope.probe.page import Page
@@ -30,16 +31,10 @@ class PhaseClock:
 
     def __init__(self, page: Page) -> None:
         self._page = page
+        self.beat = beat_of(page)
         self.seconds = [0.0] * 5
         self.since = 0
         """When counting began; 0 before."""
-        self.full = True
-        """Whether this step is watched in full, its passes timed. Of steps that follow each other fast only some are;
-        each stands for those before it."""
-        self.due = 0
-        """From when on the next step is to be watched in full."""
-        self.data_ns = 0
-        """Waited for batches since the last step that was watched in full."""
         self._step_ended = 0
         self._timed_step = 0
         self._first_step = 0
@@ -56,9 +51,9 @@ class PhaseClock:
 
     def step(self, now: int) -> bool:
         """A step that was watched in full has been made, at that time (ns). Whether the next one is to be, too."""
-        steps = self._page.steps
-        self.seconds[DATA] += self.data_ns * 1e-9 if self.since else 0.0
-        self.data_ns = 0
+        steps, beat = self._page.steps, self.beat
+        self.seconds[DATA] += beat.data_ns * 1e-9 if self.since else 0.0
+        beat.data_ns = 0
         if self.device is not None:
             self._on_device(self._read_device)
         long = now - self._step_ended >= _LONG_STEP_NS * max(1, steps - self._timed_step)
@@ -66,8 +61,8 @@ class PhaseClock:
             # Watched from its middle on only, or a second optimizer's for the same passes: it stands for no other step,
             # and one that does is as due as before.
             self._page.phases(self.since, self._first_step, self.seconds)
-            self.full = now >= self.due
-            return self.full
+            beat.full = now >= beat.due
+            return beat.full
         if self.since:
             stands_for = float(steps - self._timed_step)
             whole = sum(self._passes)
@@ -83,10 +78,10 @@ class PhaseClock:
             self._page.phases(self.since, self._first_step, self.seconds)
         self._passes = [0.0, 0.0, 0.0]
         self._timed_step = steps
-        self.full = not self.since or self.device is not None or long
+        beat.full = not self.since or self.device is not None or long
         self._step_ended = now
-        self.due = now + _PAUSE_NS
-        return self.full
+        beat.due = now + _PAUSE_NS
+        return beat.full
 
     def forward_begins(self) -> None:
         if self.device is not None:

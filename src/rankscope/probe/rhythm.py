@@ -2,8 +2,9 @@
 
 After some milliseconds of arithmetic nothing of Python is left in the processor's caches; each function called and
 each attribute looked up then takes ten times as long as usual. Hence each event is one function here: it writes to the
-page by itself, and calls others only for what is unusual. Of fast steps only some are watched in full
-(`PhaseClock.full`); of the others just what must be known of every step is written.
+page by itself, and calls others only for what is unusual. Of fast steps only some are watched in full (`Beat.full`); of
+the others just what must be known of every step is written. Where there are shortcuts (`native/quick.c`), they do that,
+and the functions here the rest.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rankscope.probe.batches import MOST_TENSORS
+from rankscope.probe.beat import has_shortcuts, quick
 from rankscope.probe.calls import BACKWARD, CallRecorder
 from rankscope.probe.finite import FiniteChecks
 from rankscope.probe.first_step import FirstStep
@@ -33,7 +35,6 @@ from rankscope.probe.page import (
 )
 from rankscope.probe.phases import PhaseClock
 from rankscope.probe.replicas import CHECKSUM_EVERY
-from rankscope.probe.sites import NOWHERE
 
 _CHANGED, _STEPS, _BATCHES, _CALLS = range(COUNTERS_WORD, COUNTERS_WORD + 4)
 _LOADER_BATCHES, _LOADER_NUMBER, _LOADER_STATE, _LOADER_TIME = range(LOADER_WORD, LOADER_WORD + 4)
@@ -57,53 +58,54 @@ class Rhythm:
         self._calls = calls
         self._first = first
         self._clock = clock
+        self._beat = clock.beat
         self._finite = finite
         self._loaders = 0
 
     def next_batch(self, advance: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """For `__next__` of the data loaders' iterators."""
-        page, first, clock, finite = self._page, self._first, self._clock, self._finite
+        page, first, beat, finite = self._page, self._first, self._beat, self._finite
         find_site, batches = self._calls.sites().number, finite.batches
-        loader = number = -1
-        site = 0
 
+        def exhausted(iterator: Any, yielded: int) -> None:
+            beat.loader_site = find_site(_frame_of(1))
+            page.loader(yielded, beat.loader_number, iterator._num_workers, beat.loader_site, LOADER_EXHAUSTED)
+            first.batch_came(failed=True)
+
+        @functools.wraps(advance)
         def __next__(iterator: Any) -> Any:
-            nonlocal loader, number, site
             yielded = iterator._num_yielded
-            if clock.full or yielded == 0 or loader != id(iterator):
+            if beat.full or yielded == 0 or beat.loader != id(iterator):
                 # A loop asks one iterator from one line; where it does not, the stack tells the line of the moment.
-                if yielded == 0 or loader != id(iterator):
-                    loader, number = id(iterator), self._loaders
+                if yielded == 0 or beat.loader != id(iterator):
+                    beat.loader, beat.loader_number = id(iterator), self._loaders
                     self._loaders += 1
-                site = find_site(_frame_of(1))
+                beat.loader_site = find_site(_frame_of(1))
             words, since = page.words, _time()
             words[_LOADER_TIME] = words[_CHANGED] = since
             words[_LOADER_BATCHES] = yielded
-            words[_LOADER_NUMBER] = number | iterator._num_workers << 32
-            words[_LOADER_STATE] = site | _WAITING
+            words[_LOADER_NUMBER] = beat.loader_number | iterator._num_workers << 32
+            words[_LOADER_STATE] = beat.loader_site | _WAITING
             if yielded == 0 and not first.done_with_batches:
                 first.batch_asked()
             try:
                 batch = advance(iterator)
             except StopIteration:
-                site = find_site(_frame_of(1))
-                page.loader(yielded, number, iterator._num_workers, site, LOADER_EXHAUSTED)
-                first.batch_came(failed=True)
+                exhausted(iterator, yielded)
                 raise
-            page.batches += 1
             now = _time()
             words = page.words
             words[_LOADER_TIME] = words[_CHANGED] = now
-            words[_BATCHES] = page.batches
+            words[_BATCHES] += 1
             words[_LOADER_BATCHES] = yielded + 1
-            words[_LOADER_STATE] = site | _GAVE
-            clock.data_ns += now - since
+            words[_LOADER_STATE] = beat.loader_site | _GAVE
+            beat.data_ns += now - since
             kind = type(batch)
-            if kind is finite.tensor and not clock.full:
-                batches.fed.append((page.steps, _BATCH, (_reference(batch),)))
-            elif (kind is list or kind is tuple) and not clock.full:
+            if kind is finite.tensor and not beat.full:
+                batches.fed.append((words[_STEPS], _BATCH, (_reference(batch),)))
+            elif (kind is list or kind is tuple) and not beat.full:
                 try:
-                    batches.fed.append((page.steps, "batch", tuple(map(_reference, batch[:MOST_TENSORS]))))
+                    batches.fed.append((words[_STEPS], "batch", tuple(map(_reference, batch[:MOST_TENSORS]))))
                 except TypeError:  # not all are tensors
                     finite.fed("batch", batch)
             else:
@@ -112,23 +114,26 @@ class Rhythm:
                 first.batch_came(failed=False)
             return batch
 
-        return __next__
+        if not has_shortcuts(beat):
+            return __next__
+        shortcut = quick.next_batch(beat, __next__, advance, exhausted, finite.fed, batches.fed.append)
+        return functools.update_wrapper(shortcut, advance)
 
     def before_forward(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """For `_pre_forward` of DistributedDataParallel."""
-        page, clock, finite, batches = self._page, self._clock, self._finite, self._finite.batches
+        """For `_pre_forward` of DistributedDataParallel. No shortcut: the compiler looks into it."""
+        page, clock, beat, finite, batches = self._page, self._clock, self._beat, self._finite, self._finite.batches
 
         @functools.wraps(original)
         def _pre_forward(model: Any, *inputs: Any, **kwargs: Any) -> Any:
             fed = (*inputs, *kwargs.values()) if kwargs else inputs
             if finite.deferring:
-                finite.inputs = fed
-            if clock.full:
+                beat.inputs = fed
+            if beat.full:
                 clock.forward_begins()
                 finite.fed("input", fed)
             else:
                 try:
-                    batches.fed.append((page.steps, "input", tuple(map(_reference, fed))))
+                    batches.fed.append((page.words[_STEPS], "input", tuple(map(_reference, fed))))
                 except TypeError:  # not all are tensors
                     finite.fed("input", fed)
             return original(model, *inputs, **kwargs)
@@ -137,37 +142,39 @@ class Rhythm:
 
     def backward(self, function: Callable[..., Any]) -> Callable[..., Any]:  # noqa: PLR0915  one function per event
         """For the function that runs autograd's engine: recorded as a call, timed, its loss looked at."""
-        page, calls, clock, finite = self._page, self._calls, self._clock, self._finite
+        page, calls, clock, beat, finite = self._page, self._calls, self._clock, self._beat, self._finite
         place, depths, next_call = calls.sites().place, calls.depths, page.next_call
-        told_before, told_after = calls.told_before, calls.told_after
+        told_before = calls.told_before
         name = page.text(BACKWARD)
-        seen = NOWHERE
+
+        def failed(index: int, thread: int) -> None:
+            calls.end(BACKWARD, (index, thread) if index >= 0 else None, True)
+            finite.backward_failed()
 
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:  # noqa: PLR0912, PLR0915  one function per event
-            nonlocal seen
             if not calls.enabled:
                 return function(*args, **kwargs)
-            index = -1
+            index, thread = -1, 0
             try:
-                if clock.full:
+                if beat.full:
                     clock.backward_begins()
-                    if finite.deferring and finite.losses is None and finite.suspicion is None:
-                        finite.losses = args
+                    if finite.deferring and beat.losses is None and finite.suspicion is None:
+                        beat.losses = args
                     elif finite.looking:
                         finite.backward_begins(args)
                     if calls.backward_heard:
                         for first in told_before.get(BACKWARD, ()):
                             first(args, kwargs)
-                elif finite.losses is None:
-                    finite.losses = args
+                elif beat.losses is None:
+                    beat.losses = args
                 else:
                     finite.backward_begins(args)
                 # The number of the system: Python's own name of a thread is given to the next one after its end.
                 thread = _thread_number()
                 depth = depths.get(thread, 0)
                 depths[thread] = depth + 1
-                site, above, code, lasti, outer_code, outer_lasti = seen
+                site, above, code, lasti, outer_code, outer_lasti = beat.place
                 try:
                     frame = _frame_of(above + 1)
                 except ValueError:
@@ -179,14 +186,13 @@ class Rhythm:
                     or (outer_code is not None if outer is None else outer.f_code is not outer_code)
                     or (outer is not None and outer.f_lasti != outer_lasti)
                 ):
-                    seen = place(_frame_of(1))
-                    site = seen[0]
+                    beat.place = found = place(_frame_of(1))
+                    site = found[0]
                 index, now = next(next_call), _time()
-                page.calls = index + 1
                 words, at = page.words, RING_WORD + index % RING_SLOTS * CALL_WORDS
                 words[at] = now
                 words[at + 1] = words[at + 2] = 0
-                words[at + 3] = page.steps
+                words[at + 3] = words[_STEPS]
                 words[at + 4] = name
                 words[at + 5] = site | thread << 32
                 words[at + 6] = _NO_PEER
@@ -199,51 +205,69 @@ class Rhythm:
             try:
                 result = function(*args, **kwargs)
             except BaseException:
-                calls.end(BACKWARD, (index, thread) if index >= 0 else None, True)
-                finite.backward_failed()
+                failed(index, thread)
                 raise
             try:
                 if index >= 0:
                     depths[thread] = depth
                     words, now = page.words, _time()
-                    if page.calls - index < RING_SLOTS:
+                    if words[_CALLS] - index < RING_SLOTS:
                         words[at + 1] = now
                     words[_CHANGED] = now
-                if clock.full:
-                    clock.backward_done()
-                    if finite.losses is args or not finite.replicas:
-                        finite.backward_done()
-                    if calls.backward_heard:
-                        for then in told_after.get(BACKWARD, ()):
-                            then(False)
-                elif finite.losses is args:  # not those of the pass that this one is a part of
-                    finite.backward_done()
             except Exception as error:  # noqa: BLE001  noted on the page and shown in the report
                 calls.give_up(BACKWARD, error)
+            if beat.full or beat.losses is args:
+                done(args)
             return result
 
-        return wrapper
+        done = self._backward_done
+        if not has_shortcuts(beat):
+            return wrapper
+        shortcut = quick.backward(beat, wrapper, function, done, failed, next_call, depths, name)
+        return functools.update_wrapper(shortcut, function)
+
+    def _backward_done(self, args: tuple[Any, ...]) -> None:
+        """A pass with these arguments has ended, and its losses are still to be looked at, or all is."""
+        finite, calls, own = self._finite, self._calls, self._beat.losses is args
+        try:
+            if not self._beat.full:
+                finite.backward_done()
+                return
+            self._clock.backward_done()
+            if own or not finite.replicas:  # not the losses of the pass that this one is a part of
+                finite.backward_done()
+            if calls.backward_heard:
+                for then in calls.told_after.get(BACKWARD, ()):
+                    then(False)
+        except Exception as error:  # noqa: BLE001  noted on the page and shown in the report
+            calls.give_up(BACKWARD, error)
+
+    def before_step(self) -> Callable[..., None]:
+        """For optimizers, when a step is about to be made."""
+        step_begins: Callable[..., None] = self._finite.step_begins
+        return quick.step_begins(self._beat, step_begins) if has_shortcuts(self._beat) else step_begins
 
     def after_step(self) -> Callable[..., None]:
         """For optimizers, when a step was made."""
-        page, clock, known, unusual = self._page, self._clock, self._finite.optimizers, self._unusual
+        page, clock, beat, known, unusual = self._page, self._clock, self._beat, self._finite.optimizers, self._unusual
         first_step = True
 
         def after_step(optimizer: Any, *_arguments: Any) -> None:
             nonlocal first_step
-            steps, words, now = page.steps + 1, page.words, _time()
-            page.steps = words[_STEPS] = steps
+            words, now = page.words, _time()
+            steps = words[_STEPS] = words[_STEPS] + 1
             words[_CHANGED] = now
-            if clock.full:
+            if beat.full:
                 if first_step:
                     first_step = False
                     page.stage("training")
                 if not clock.step(now):
-                    clock.full = unusual(optimizer)
-            elif now >= clock.due or steps % CHECKSUM_EVERY == 0 or id(optimizer) not in known:
-                clock.full = True
+                    beat.full = unusual(optimizer)
+            elif now >= beat.due or steps % CHECKSUM_EVERY == 0 or id(optimizer) not in known:
+                beat.full = True
+            beat.optimizer = id(optimizer) if id(optimizer) in known else 0
 
-        return after_step
+        return quick.step_done(beat, after_step) if has_shortcuts(beat) else after_step
 
     def _unusual(self, optimizer: Any) -> bool:
         """Something about the steps must be looked at in full."""

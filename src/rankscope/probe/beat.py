@@ -1,0 +1,92 @@
+"""What the functions that every step of training comes by share.
+
+Where `native/quick.c` was compiled for this Python, the state lives there, and shortcuts stand before those functions.
+"""
+
+from __future__ import annotations
+
+import mmap
+from types import ModuleType
+from typing import Any, cast
+
+from rankscope.probe.batches import MOST_TENSORS
+from rankscope.probe.page import (
+    CALL_WORDS,
+    COUNTERS_WORD,
+    LOADER_GAVE,
+    LOADER_WAITING,
+    LOADER_WORD,
+    RING_SLOTS,
+    RING_WORD,
+    Page,
+)
+from rankscope.probe.replicas import CHECKSUM_EVERY
+from rankscope.probe.sites import NOWHERE, Place
+
+
+def _compiled() -> Any:
+    try:
+        from rankscope.probe import _quick
+    except ImportError:
+        return None
+    return _quick
+
+
+quick = _compiled()
+"""The shortcuts; None where there are none."""
+
+
+class Beat:
+    """The state in Python."""
+
+    def __init__(self) -> None:
+        self.full = True
+        """Whether this step is watched in full, its passes timed. Of steps that follow each other fast only some are;
+        each stands for those before it."""
+        self.due = 0
+        """From when on the next step is to be watched in full."""
+        self.data_ns = 0
+        """Waited for batches since the last step that was watched in full."""
+        self.optimizer = 0
+        """Identity of the one whose step was looked at last."""
+        self.loader = 0
+        """Identity of the iterator that gave the last batch; then its number, and the site that asks it."""
+        self.loader_number = 0
+        self.loader_site = 0
+        self.losses: tuple[Any, ...] | None = None
+        """The arguments of a backward pass whose loss is still to be looked at."""
+        self.inputs: tuple[Any, ...] = ()
+        """Of the model called last, where losses are looked at late: a backward pass lets go of those that the program
+        itself does not keep."""
+        self.place: Place = NOWHERE
+        """Where the last backward pass came from."""
+
+    def use(self, page: mmap.mmap) -> None:
+        """Shortcuts write to this page from now on."""
+
+    def watch(self, torch: ModuleType) -> None:
+        """Shortcuts know torch's tensors from now on."""
+
+
+def beat_of(page: Page) -> Beat:
+    """The state of this process, with shortcuts where there are any."""
+    if quick is None:
+        return Beat()
+    beat = quick.Beat(
+        counters=COUNTERS_WORD,
+        loader=LOADER_WORD,
+        ring=RING_WORD,
+        slots=RING_SLOTS,
+        call_words=CALL_WORDS,
+        most_tensors=MOST_TENSORS,
+        checksum_every=CHECKSUM_EVERY,
+        waiting=LOADER_WAITING << 32,
+        gave=LOADER_GAVE << 32,
+    )
+    beat.place = NOWHERE
+    page.follow(beat.use)
+    return cast(Beat, beat)
+
+
+def has_shortcuts(beat: Beat) -> bool:
+    return type(beat) is not Beat

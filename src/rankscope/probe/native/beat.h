@@ -1,0 +1,187 @@
+/* The state that Python's functions and the shortcuts share, and the page that they write to. */
+
+#ifndef RANKSCOPE_BEAT_H
+#define RANKSCOPE_BEAT_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <structmember.h>
+
+#include <stdint.h>
+#include <time.h>
+
+#define KINDS 4 /* of numbers: see `watch` */
+
+typedef struct {
+    PyObject_HEAD
+    char full;
+    long long data_ns;
+    unsigned long long due, optimizer, loader;
+    long long loader_number, loader_site;
+    PyObject *losses, *inputs, *place;
+    /* The parts of `place`. */
+    unsigned long long site;
+    long above, lasti, outer_lasti;
+    PyObject *code, *outer_code;
+    /* The page. */
+    Py_buffer page;
+    uint64_t *words;
+    Py_ssize_t counters, loader_word, ring, slots, call_words, most_tensors, checksum_every;
+    unsigned long long waiting, gave;
+    /* Torch's, by `watch`. */
+    PyTypeObject *tensor;
+    PyObject *kinds[KINDS];
+} Beat;
+
+static uint64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static void replace(PyObject **place, PyObject *value) {
+    PyObject *before = *place;
+    Py_INCREF(value);
+    *place = value;
+    Py_XDECREF(before);
+}
+
+/* Of the counters: the time of the last change, steps, batches, calls. Of the loader: batches, number, state, time. */
+enum { CHANGED, STEPS, BATCHES, CALLS };
+enum { LOADER_BATCHES, LOADER_NUMBER, LOADER_STATE, LOADER_TIME };
+
+static int beat_init(Beat *beat, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"counters", "loader",  "ring", "slots", "call_words", "most_tensors", "checksum_every",
+                            "waiting",  "gave",    NULL};
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "nnnnnnnKK", names, &beat->counters, &beat->loader_word,
+                                     &beat->ring, &beat->slots, &beat->call_words, &beat->most_tensors,
+                                     &beat->checksum_every, &beat->waiting, &beat->gave)) {
+        return -1;
+    }
+    beat->full = 1;
+    replace(&beat->losses, Py_None);
+    PyObject *nothing = PyTuple_New(0);
+    if (nothing == NULL) {
+        return -1;
+    }
+    replace(&beat->inputs, nothing);
+    Py_DECREF(nothing);
+    replace(&beat->place, Py_None);
+    return 0;
+}
+
+static void beat_dealloc(Beat *beat) {
+    Py_XDECREF(beat->losses);
+    Py_XDECREF(beat->inputs);
+    Py_XDECREF(beat->place);
+    Py_XDECREF(beat->tensor);
+    for (int at = 0; at < KINDS; at++) {
+        Py_XDECREF(beat->kinds[at]);
+    }
+    if (beat->words != NULL) {
+        PyBuffer_Release(&beat->page);
+    }
+    PyObject_Free(beat);
+}
+
+static PyObject *beat_use(Beat *beat, PyObject *map) {
+    Py_buffer page;
+    if (PyObject_GetBuffer(map, &page, PyBUF_WRITABLE) < 0) {
+        return NULL;
+    }
+    if (page.len < 8 * (beat->ring + beat->slots * beat->call_words)) {
+        PyBuffer_Release(&page);
+        PyErr_SetString(PyExc_ValueError, "the page is too short");
+        return NULL;
+    }
+    if (beat->words != NULL) {
+        PyBuffer_Release(&beat->page);
+    }
+    beat->page = page;
+    beat->words = page.buf;
+    Py_RETURN_NONE;
+}
+
+static PyObject *beat_watch(Beat *beat, PyObject *torch) {
+    static const char *names[] = {"float32", "float64", "bfloat16", "float16"};
+    PyObject *tensor = PyObject_GetAttrString(torch, "Tensor");
+    for (int at = 0; tensor != NULL && at < KINDS; at++) {
+        PyObject *kind = PyObject_GetAttrString(torch, names[at]);
+        if (kind == NULL) {
+            Py_CLEAR(tensor);
+        } else {
+            replace(&beat->kinds[at], kind);
+            Py_DECREF(kind);
+        }
+    }
+    if (tensor == NULL) {
+        return NULL;
+    }
+    replace((PyObject **)&beat->tensor, tensor);
+    Py_DECREF(tensor);
+    Py_RETURN_NONE;
+}
+
+static PyObject *beat_get_place(Beat *beat, void *unused) {
+    Py_INCREF(beat->place);
+    return beat->place;
+}
+
+static int beat_set_place(Beat *beat, PyObject *place, void *unused) {
+    unsigned long long site;
+    long above, lasti, outer_lasti;
+    PyObject *code, *outer_code;
+    if (place == NULL || !PyTuple_Check(place)) {
+        PyErr_SetString(PyExc_TypeError, "a place is a tuple");
+        return -1;
+    }
+    if (!PyArg_ParseTuple(place, "KlOlOl", &site, &above, &code, &lasti, &outer_code, &outer_lasti)) {
+        return -1;
+    }
+    replace(&beat->place, place); /* it holds the two codes */
+    beat->site = site;
+    beat->above = above;
+    beat->code = code;
+    beat->lasti = lasti;
+    beat->outer_code = outer_code;
+    beat->outer_lasti = outer_lasti;
+    return 0;
+}
+
+static PyMemberDef beat_members[] = {
+    {"full", T_BOOL, offsetof(Beat, full), 0, NULL},
+    {"due", T_ULONGLONG, offsetof(Beat, due), 0, NULL},
+    {"data_ns", T_LONGLONG, offsetof(Beat, data_ns), 0, NULL},
+    {"optimizer", T_ULONGLONG, offsetof(Beat, optimizer), 0, NULL},
+    {"loader", T_ULONGLONG, offsetof(Beat, loader), 0, NULL},
+    {"loader_number", T_LONGLONG, offsetof(Beat, loader_number), 0, NULL},
+    {"loader_site", T_LONGLONG, offsetof(Beat, loader_site), 0, NULL},
+    {"losses", T_OBJECT_EX, offsetof(Beat, losses), 0, NULL},
+    {"inputs", T_OBJECT_EX, offsetof(Beat, inputs), 0, NULL},
+    {NULL},
+};
+
+static PyMethodDef beat_methods[] = {
+    {"use", (PyCFunction)beat_use, METH_O, "Write to this page from now on."},
+    {"watch", (PyCFunction)beat_watch, METH_O, "Read the tensors of this torch from now on."},
+    {NULL},
+};
+
+static PyGetSetDef beat_properties[] = {
+    {"place", (getter)beat_get_place, (setter)beat_set_place, NULL, NULL},
+    {NULL},
+};
+
+static PyTypeObject BeatType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "rankscope.probe._quick.Beat",
+    .tp_basicsize = sizeof(Beat),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = PyType_GenericNew,
+    .tp_init = (initproc)beat_init,
+    .tp_dealloc = (destructor)beat_dealloc,
+    .tp_methods = beat_methods,
+    .tp_members = beat_members,
+    .tp_getset = beat_properties,
+};
+
+#endif
