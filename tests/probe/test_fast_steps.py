@@ -22,12 +22,12 @@ from torch.utils.data import DataLoader
 from rankscope.evidence.model import NonFinite
 from rankscope.evidence.pages import read_page
 from rankscope.probe import parameters
-from rankscope.probe.beat import quick
 from rankscope.probe.calls import CallRecorder
 from rankscope.probe.finite import FiniteChecks
 from rankscope.probe.page import Page
 from rankscope.probe.phases import PhaseClock
 from rankscope.probe.rhythm import Rhythm
+from rankscope.probe.shortcuts import quick
 
 NEVER = 2**63
 

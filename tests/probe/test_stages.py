@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import pickle
 import sys
@@ -10,17 +11,19 @@ import traceback
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 import pytest
 
 import rankscope
+from rankscope import marks
 from rankscope.evidence.model import Stage
 from rankscope.evidence.pages import read_page
 from rankscope.probe import bootstrap, constructions, stage_calls
 from rankscope.probe.imports import ImportWatch
 from rankscope.probe.page import STAGE_SLOTS, Page
+from rankscope.probe.shortcuts import quick
 from rankscope.probe.sites import Sites
 from rankscope.probe.stage_wrappers import Call, wrap_attribute
 from rankscope.probe.stages import StageBook
@@ -36,8 +39,21 @@ def book(page: Page) -> StageBook:
     return StageBook(page, Sites(page))
 
 
+@pytest.fixture(params=["shortcuts", "python"])
+def stage(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`rankscope.stage` and `rankscope.step` as they are with shortcuts, and as they are without."""
+    if request.param == "shortcuts":
+        if quick is None:
+            pytest.skip("the shortcuts were not compiled: no compiler")
+        return
+    plain = type("stage", (marks.PlainStage,), {"__slots__": (), "__call__": marks.stage.__call__})
+    monkeypatch.setattr(marks, "stage", plain)
+    monkeypatch.setattr(rankscope, "stage", plain)
+    monkeypatch.setattr(marks, "_declare", marks._declare_step)
+
+
 @pytest.fixture
-def listening(book: StageBook) -> Iterator[StageBook]:
+def listening(book: StageBook, stage: None) -> Iterator[StageBook]:  # noqa: ARG001  sets it up
     """As under the launcher: the process has a book."""
     bootstrap.BOOKS.append(book)
     yield book
@@ -145,6 +161,57 @@ def test_repeated_stage_is_told_from_others_of_its_name_by_line_caller_thread_an
         listening.mark("saved", "checkpoint", sys._getframe(), note=note)
     assert [stage.note for stage in stages(page)[7:]] == ["a", "b", "a"]
     assert all(stage.left_at is not None and stage.left_at >= stage.entered_at for stage in stages(page))
+
+
+@pytest.mark.skipif(quick is None, reason="the shortcuts were not compiled: no compiler")
+def test_line_that_passes_a_stage_again_comes_by_no_function_in_python(page: Page, listening: StageBook) -> None:
+    listening.end_set_up()
+    called: list[str] = []
+
+    def note(frame: FrameType, event: str, _argument: object) -> None:
+        if event == "call" and "rankscope" in frame.f_code.co_filename:
+            called.append(frame.f_code.co_name)
+
+    def train() -> None:
+        for number in range(6):
+            if number == 2:
+                called.clear()
+                sys.setprofile(note)
+            with rankscope.stage("outer"), rankscope.stage("inner"):
+                rankscope.step(number)
+        sys.setprofile(None)
+
+    train()
+    if rankscope.stage is marks.stage and issubclass(marks.stage, quick.Stage):
+        assert called == ["step"] * 4
+    else:
+        assert "begin" in called
+    found = stages(page)
+    assert [(stage.label, stage.number) for stage in found[-4:]] == [
+        ("outer", 10),
+        ("inner", 9),
+        ("outer", 12),
+        ("inner", 11),
+    ]
+    assert len({(stage.site, stage.thread) for stage in found[-4:]}) == 1
+    assert read_page(Path(page.path)).progress.declared_step == 5
+
+
+@pytest.mark.usefixtures("listening")
+def test_stage_that_its_own_frame_holds_is_collected_and_marked(page: Page) -> None:
+    def hold() -> None:
+        held = rankscope.stage("held")
+        del held
+
+    def hold_on() -> list[object]:
+        held: list[object] = [rankscope.stage("held on")]
+        held.append(held)
+        return held
+
+    hold()
+    hold_on()
+    gc.collect()
+    assert [stage.label for stage in stages(page)] == ["held", "held on"]
 
 
 def test_stage_after_the_set_up_leaves_it_over_and_fails_without_a_number(page: Page, listening: StageBook) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rankscope.probe.beat import quick
+from rankscope.probe.shortcuts import quick
 
 # Of steps as almost all are: neither timed, nor one of those whose gradients are all looked at.
 JOB = """

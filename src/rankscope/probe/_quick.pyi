@@ -1,6 +1,8 @@
 """Compiled from native/quick.c; see there, and beat.py for the state."""
 
 from collections.abc import Callable, Iterator
+from mmap import mmap
+from types import CodeType, FrameType
 from typing import Any
 
 from rankscope.probe import beat
@@ -19,6 +21,41 @@ class Beat(beat.Beat):
         waiting: int,
         gave: int,
     ) -> None: ...
+
+class Ledger:
+    ready: bool
+    def __init__(
+        self,
+        *,
+        book: object,
+        open: dict[int, list[Any]],
+        begun: Iterator[int],
+        passed: Iterator[int],
+        counters: int,
+        stages: int,
+        ring: int,
+        stage_words: int,
+        slots: int,
+        ended: int,
+        tail_bytes: int,
+    ) -> None: ...
+    def use(self, page: mmap, /) -> None: ...
+    def remember(
+        self,
+        name: str,
+        code: CodeType,
+        lasti: int,
+        outer_code: CodeType | None,
+        outer_lasti: int,
+        thread: int,
+        tail: bytes,
+        /,
+    ) -> None: ...
+
+class Stage:
+    def __init__(self, name: str) -> None: ...
+    def __enter__(self) -> Stage: ...
+    def __exit__(self, *raised: object) -> None: ...
 
 Usual = Callable[..., Any]
 
@@ -45,3 +82,12 @@ def backward(
 def own_gradient(beat: beat.Beat, usual: Usual, /) -> Callable[..., None]: ...
 def step_begins(beat: beat.Beat, usual: Usual, /) -> Callable[..., None]: ...
 def step_done(beat: beat.Beat, usual: Usual, /) -> Callable[..., None]: ...
+def declare_step(number: int, /) -> None: ...
+def serve(
+    books: list[Any],
+    begin: Callable[[str, FrameType], Any],
+    end: Callable[[Any, bool], None],
+    mark: Callable[[str, FrameType], None],
+    declare: Callable[[int], None],
+    /,
+) -> None: ...

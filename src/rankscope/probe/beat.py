@@ -21,19 +21,8 @@ from rankscope.probe.page import (
     Page,
 )
 from rankscope.probe.replicas import CHECKSUM_EVERY
+from rankscope.probe.shortcuts import quick
 from rankscope.probe.sites import NOWHERE, Place
-
-
-def _compiled() -> Any:
-    try:
-        from rankscope.probe import _quick
-    except ImportError:
-        return None
-    return _quick
-
-
-quick = _compiled()
-"""The shortcuts; None where there are none."""
 
 
 class Beat:

@@ -19,12 +19,13 @@ from typing import Any, NamedTuple
 
 from rankscope.probe import parameters, replicas
 from rankscope.probe.batches import Batches
-from rankscope.probe.beat import has_shortcuts, quick
+from rankscope.probe.beat import has_shortcuts
 from rankscope.probe.device_clock import DeviceClock
 from rankscope.probe.late_values import LateValues
 from rankscope.probe.page import Page
 from rankscope.probe.phases import PhaseClock
 from rankscope.probe.replicas import CHECKSUM_EVERY, Replica
+from rankscope.probe.shortcuts import quick
 from rankscope.probe.sites import is_user_file, user_frames
 
 _SHARE = 0.0003

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rankscope.probe.batches import MOST_TENSORS
-from rankscope.probe.beat import has_shortcuts, quick
+from rankscope.probe.beat import has_shortcuts
 from rankscope.probe.calls import BACKWARD, CallRecorder
 from rankscope.probe.finite import FiniteChecks
 from rankscope.probe.first_step import FirstStep
@@ -35,6 +35,7 @@ from rankscope.probe.page import (
 )
 from rankscope.probe.phases import PhaseClock
 from rankscope.probe.replicas import CHECKSUM_EVERY
+from rankscope.probe.shortcuts import quick
 
 _CHANGED, _STEPS, _BATCHES, _CALLS = range(COUNTERS_WORD, COUNTERS_WORD + 4)
 _LOADER_BATCHES, _LOADER_NUMBER, _LOADER_STATE, _LOADER_TIME = range(LOADER_WORD, LOADER_WORD + 4)

@@ -36,6 +36,7 @@ from rankscope.probe.page import (
     STAGES_WORD,
     Page,
 )
+from rankscope.probe.shortcuts import quick
 from rankscope.probe.sites import Sites, is_whole_site
 
 _PAGE_SIZE = os.sysconf("SC_PAGE_SIZE")
@@ -77,7 +78,6 @@ class StageBook:
         self._sites = sites
         self._open: dict[int, list[OpenStage]] = {}
         self._begun = itertools.count()
-        self._count = 0
         self._passed = itertools.count(1)
         self._texts: dict[tuple[str, str, str, str], bytes] = {}
         self._usual: dict[tuple[str, int], Usual] = {}
@@ -85,6 +85,27 @@ class StageBook:
         self._setting_up = True
         self._finished = False
         self.enabled = True
+        self._ledger = self._new_ledger()
+
+    def _new_ledger(self) -> Any:
+        """What the shortcuts need; None where there are none."""
+        if quick is None:
+            return None
+        ledger = quick.Ledger(
+            book=self,
+            open=self._open,
+            begun=self._begun,
+            passed=self._passed,
+            counters=COUNTERS_WORD,
+            stages=STAGES_WORD,
+            ring=STAGE_RING_WORD,
+            stage_words=STAGE_WORDS,
+            slots=STAGE_SLOTS,
+            ended=_ENDED_WORD - STAGE_RING_WORD,
+            tail_bytes=STAGE_TAIL.size,
+        )
+        self._page.follow(ledger.use)
+        return ledger
 
     def begin(
         self,
@@ -116,7 +137,6 @@ class StageBook:
             else:
                 tail = self._tail(label, words, kind, note, thread, frame)
                 index, now = next(self._begun), _now()
-                self._count = index + 1
                 page, slot = self._page, index % STAGE_SLOTS
                 at = slot * STAGE_BYTES
                 page.map[at + _BEHIND_TIME : at + _AFTER_RECORD] = tail
@@ -146,7 +166,7 @@ class StageBook:
                 return
             number, now = next(self._passed), _now()
             numbers = self._page.words
-            if self._count - index <= STAGE_SLOTS:
+            if numbers[STAGES_WORD] - index <= STAGE_SLOTS:
                 at = index % STAGE_SLOTS * STAGE_WORDS
                 numbers[at + _ENDED_WORD] = now
                 numbers[at + _NUMBER_WORD] = number
@@ -169,7 +189,6 @@ class StageBook:
                 return
             tail = self._tail(words, words, kind, note, thread, frame)
             number, index, now = next(self._passed), next(self._begun), _now()
-            self._count = index + 1
             page, slot = self._page, index % STAGE_SLOTS
             at = slot * STAGE_BYTES
             page.map[at + _BEHIND_TIME : at + _AFTER_RECORD] = tail
@@ -209,6 +228,8 @@ class StageBook:
             code = frame.f_code if is_whole_site(frame) else None
             above = (None, 0) if outer is None else (outer.f_code, outer.f_lasti)
             self._usual[label, lasti] = (words, kind, note, thread, code, *above, tail)
+            if self._ledger is not None and code is not None and words == label and not kind and not note:
+                self._ledger.remember(label, code, lasti, *above, thread, tail)
         return tail
 
     def _begin_with_memory(
@@ -219,7 +240,6 @@ class StageBook:
         site = self._sites.number(frame)
         now = _now()
         index = next(self._begun)
-        self._count = index + 1
         memory = self._page.map
         at = STAGE_RING_OFFSET + index % STAGE_SLOTS * STAGE_BYTES
         _pack_stage(memory, at, now, host, gpu, texts, site, thread & 0xFFFFFFFF, 0, 0, 0, 0, bits)
@@ -232,7 +252,7 @@ class StageBook:
         number = 0 if bits & _NO_NUMBER else next(self._passed)
         now = _now()
         memory = self._page.map
-        if self._count - index <= STAGE_SLOTS:
+        if self._page.words[STAGES_WORD] - index <= STAGE_SLOTS:
             _pack_end(memory, _ENDED_AT + index % STAGE_SLOTS * STAGE_BYTES, now, host, gpu, number, bits)
         if number:
             _pack_u32(memory, STAGES_OFFSET + 8, number)
@@ -248,7 +268,6 @@ class StageBook:
         number = 0 if always else next(self._passed)
         now = _now()
         index = next(self._begun)
-        self._count = index + 1
         memory = self._page.map
         at = STAGE_RING_OFFSET + index % STAGE_SLOTS * STAGE_BYTES
         _pack_stage(memory, at, now, host, gpu, texts, site, thread & 0xFFFFFFFF, now, host, gpu, number, bits)
@@ -277,6 +296,8 @@ class StageBook:
     def end_set_up(self) -> None:
         self._setting_up = False
         self._page.end_set_up()
+        if self._ledger is not None:
+            self._ledger.ready = self.enabled
 
     def declare_step(self, number: int) -> None:
         """The program counts its steps itself: with the first of them done, the set-up is over."""
@@ -309,6 +330,8 @@ class StageBook:
 
     def _give_up(self, error: Exception) -> None:
         self.enabled = False
+        if self._ledger is not None:
+            self._ledger.ready = False
         self._page.error(f"stages are no longer recorded: {type(error).__name__}: {error}")
 
 

@@ -8,9 +8,13 @@
 #include <structmember.h>
 
 #include <stdint.h>
+#include <string.h>
 #include <time.h>
 
 #define KINDS 4 /* of numbers: see `watch` */
+
+/* What is asked of a tensor. */
+enum { DTYPE, IS_CPU, IS_CONTIGUOUS, NUMEL, DATA_PTR, QUESTIONS };
 
 typedef struct {
     PyObject_HEAD
@@ -30,7 +34,7 @@ typedef struct {
     unsigned long long waiting, gave;
     /* Torch's, by `watch`. */
     PyTypeObject *tensor;
-    PyObject *kinds[KINDS];
+    PyObject *kinds[KINDS], *questions[QUESTIONS];
 } Beat;
 
 static uint64_t now_ns(void) {
@@ -78,43 +82,59 @@ static void beat_dealloc(Beat *beat) {
     for (int at = 0; at < KINDS; at++) {
         Py_XDECREF(beat->kinds[at]);
     }
+    for (int at = 0; at < QUESTIONS; at++) {
+        Py_XDECREF(beat->questions[at]);
+    }
     if (beat->words != NULL) {
         PyBuffer_Release(&beat->page);
     }
     PyObject_Free(beat);
 }
 
-static PyObject *beat_use(Beat *beat, PyObject *map) {
-    Py_buffer page;
-    if (PyObject_GetBuffer(map, &page, PyBUF_WRITABLE) < 0) {
-        return NULL;
+/* From the page that was written to before, if any, to another. */
+static int move(PyObject *map, Py_ssize_t least, Py_buffer *page, uint64_t **words) {
+    Py_buffer next;
+    if (PyObject_GetBuffer(map, &next, PyBUF_WRITABLE) < 0) {
+        return -1;
     }
-    if (page.len < 8 * (beat->ring + beat->slots * beat->call_words)) {
-        PyBuffer_Release(&page);
+    if (next.len < least) {
+        PyBuffer_Release(&next);
         PyErr_SetString(PyExc_ValueError, "the page is too short");
-        return NULL;
+        return -1;
     }
-    if (beat->words != NULL) {
-        PyBuffer_Release(&beat->page);
+    if (*words != NULL) {
+        PyBuffer_Release(page);
     }
-    beat->page = page;
-    beat->words = page.buf;
-    Py_RETURN_NONE;
+    *page = next;
+    *words = next.buf;
+    return 0;
+}
+
+static PyObject *beat_use(Beat *beat, PyObject *map) {
+    Py_ssize_t least = 8 * (beat->ring + beat->slots * beat->call_words);
+    return move(map, least, &beat->page, &beat->words) < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+/* Takes attributes of an object over, all or none. */
+static int take(PyObject *object, const char *const *names, PyObject **into, int count) {
+    for (int at = 0; at < count; at++) {
+        PyObject *value = PyObject_GetAttrString(object, names[at]);
+        if (value == NULL) {
+            return -1;
+        }
+        replace(&into[at], value);
+        Py_DECREF(value);
+    }
+    return 0;
 }
 
 static PyObject *beat_watch(Beat *beat, PyObject *torch) {
-    static const char *names[] = {"float32", "float64", "bfloat16", "float16"};
+    static const char *const kinds[] = {"float32", "float64", "bfloat16", "float16"};
+    static const char *const questions[] = {"dtype", "is_cpu", "is_contiguous", "numel", "data_ptr"};
     PyObject *tensor = PyObject_GetAttrString(torch, "Tensor");
-    for (int at = 0; tensor != NULL && at < KINDS; at++) {
-        PyObject *kind = PyObject_GetAttrString(torch, names[at]);
-        if (kind == NULL) {
-            Py_CLEAR(tensor);
-        } else {
-            replace(&beat->kinds[at], kind);
-            Py_DECREF(kind);
-        }
-    }
-    if (tensor == NULL) {
+    if (tensor == NULL || take(torch, kinds, beat->kinds, KINDS) < 0 ||
+        take(tensor, questions, beat->questions, QUESTIONS) < 0) {
+        Py_XDECREF(tensor);
         return NULL;
     }
     replace((PyObject **)&beat->tensor, tensor);

@@ -8,13 +8,12 @@
    All runs under the GIL; nothing is built for interpreters without one. */
 
 #include "beat.h"
-
-#include <frameobject.h>
+#include "frames.h"
+#include "stages.h"
 
 #define MOST_VALUES 65536 /* of a tensor that is read here */
 
-static PyObject *BATCH, *BATCH_NAMES, *DATA_PTR, *DTYPE, *EMPTY, *IS_CONTIGUOUS, *IS_CPU, *NUMEL, *NUM_WORKERS,
-    *NUM_YIELDED;
+static PyObject *BATCH, *BATCH_NAMES, *EMPTY, *NUM_WORKERS, *NUM_YIELDED;
 
 #define PARTS 6
 
@@ -164,20 +163,6 @@ static PyObject *next_batch(PyObject *self, PyObject *const *args, size_t nargsf
 
 enum { FUNCTION, DONE, FAILED, NEXT_CALL, DEPTHS, NAME };
 
-static long instruction(PyFrameObject *frame) {
-#if PY_VERSION_HEX >= 0x030B0000
-    return PyFrame_GetLasti(frame);
-#else
-    return frame->f_lasti < 0 ? frame->f_lasti : 2L * frame->f_lasti;
-#endif
-}
-
-static int is_at(PyFrameObject *frame, PyObject *code, long lasti) {
-    PyCodeObject *own = PyFrame_GetCode(frame);
-    Py_DECREF(own); /* the frame holds it */
-    return (PyObject *)own == code && instruction(frame) == lasti;
-}
-
 /* Whether the pass comes from the line that the last one came from. */
 static int same_place(Beat *beat) {
     PyFrameObject *frame = PyEval_GetFrame(), *outer;
@@ -314,6 +299,25 @@ static int all_finite(const char *values, Py_ssize_t count, int kind) {
     return !bad;
 }
 
+/* By the descriptor, as the type has it: no table of the type's is searched for the name, none need be in the caches. */
+static PyObject *ask(Beat *beat, PyObject *tensor, int question) {
+    PyObject *descriptor = beat->questions[question];
+    if (Py_IS_TYPE(descriptor, &PyGetSetDescr_Type)) {
+        PyGetSetDef *attribute = ((PyGetSetDescrObject *)descriptor)->d_getset;
+        return attribute->get(tensor, attribute->closure);
+    }
+    if (Py_IS_TYPE(descriptor, &PyMethodDescr_Type)) {
+        PyMethodDef *method = ((PyMethodDescrObject *)descriptor)->d_method;
+        if (method->ml_flags == METH_NOARGS) {
+            return method->ml_meth(tensor, NULL);
+        }
+    }
+    if (PyCallable_Check(descriptor)) {
+        return PyObject_Vectorcall(descriptor, &tensor, 1, NULL);
+    }
+    return NULL; /* a property in Python: another torch than those known */
+}
+
 static int is_true(PyObject *value) {
     Py_XDECREF(value); /* True lives on */
     return value == Py_True;
@@ -331,15 +335,15 @@ static int is_finite(Beat *beat, PyObject *tensor) {
     if (beat->tensor == NULL || Py_TYPE(tensor) != beat->tensor) {
         return 0;
     }
-    PyObject *dtype = PyObject_GetAttr(tensor, DTYPE);
+    PyObject *dtype = ask(beat, tensor, DTYPE);
     while (kind < KINDS && beat->kinds[kind] != dtype) {
         kind++;
     }
-    if (dtype != NULL && kind < KINDS && is_true(PyObject_GetAttr(tensor, IS_CPU)) &&
-        is_true(PyObject_CallMethodNoArgs(tensor, IS_CONTIGUOUS))) {
-        unsigned long long count = whole_number(PyObject_CallMethodNoArgs(tensor, NUMEL));
+    if (dtype != NULL && kind < KINDS && is_true(ask(beat, tensor, IS_CPU)) &&
+        is_true(ask(beat, tensor, IS_CONTIGUOUS))) {
+        unsigned long long count = whole_number(ask(beat, tensor, NUMEL));
         if (count > 0 && count <= MOST_VALUES) {
-            const char *values = (const char *)(uintptr_t)whole_number(PyObject_CallMethodNoArgs(tensor, DATA_PTR));
+            const char *values = (const char *)(uintptr_t)whole_number(ask(beat, tensor, DATA_PTR));
             finite = values != NULL && all_finite(values, (Py_ssize_t)count, kind);
         }
     }
@@ -445,6 +449,8 @@ static PyMethodDef functions[] = {
     {"own_gradient", make_own_gradient, METH_VARARGS, NULL},
     {"step_begins", make_step_begins, METH_VARARGS, NULL},
     {"step_done", make_step_done, METH_VARARGS, NULL},
+    {"declare_step", declare_step, METH_O, NULL},
+    {"serve", serve, METH_VARARGS, NULL},
     {NULL},
 };
 
@@ -461,9 +467,10 @@ PyMODINIT_FUNC PyInit__quick(void) {
         PyObject **name;
         const char *text;
     } names[] = {
-        {&BATCH, "batch"},           {&DATA_PTR, "data_ptr"},         {&DTYPE, "dtype"},
-        {&IS_CPU, "is_cpu"},         {&IS_CONTIGUOUS, "is_contiguous"}, {&NUMEL, "numel"},
-        {&NUM_WORKERS, "_num_workers"}, {&NUM_YIELDED, "_num_yielded"},
+        {&BATCH, "batch"},
+        {&NO_KIND, ""},
+        {&NUM_WORKERS, "_num_workers"},
+        {&NUM_YIELDED, "_num_yielded"},
     };
     for (size_t at = 0; at < sizeof(names) / sizeof(names[0]); at++) {
         if ((*names[at].name = PyUnicode_InternFromString(names[at].text)) == NULL) {
@@ -471,13 +478,17 @@ PyMODINIT_FUNC PyInit__quick(void) {
         }
     }
     if ((EMPTY = PyTuple_New(0)) == NULL || (BATCH_NAMES = PyTuple_Pack(1, BATCH)) == NULL ||
-        PyType_Ready(&BeatType) < 0 || PyType_Ready(&ShortcutType) < 0) {
+        (ZERO = PyLong_FromLong(0)) == NULL || PyType_Ready(&ShortcutType) < 0) {
         return NULL;
     }
+    struct {
+        const char *name;
+        PyTypeObject *type;
+    } types[] = {{"Beat", &BeatType}, {"Ledger", &LedgerType}, {"Stage", &StageType}};
     PyObject *module = PyModule_Create(&definition);
-    if (module != NULL) {
-        Py_INCREF(&BeatType);
-        if (PyModule_AddObject(module, "Beat", (PyObject *)&BeatType) < 0) {
+    for (size_t at = 0; module != NULL && at < sizeof(types) / sizeof(types[0]); at++) {
+        if (PyType_Ready(types[at].type) < 0 ||
+            PyModule_AddObject(module, types[at].name, Py_NewRef((PyObject *)types[at].type)) < 0) {
             Py_CLEAR(module);
         }
     }
