@@ -40,7 +40,7 @@ def build(root: Path) -> Path | None:
     compiler = shlex.split(os.environ.get("CC") or "cc")
     paths = sysconfig.get_paths()
     headers = [f"-I{paths[name]}" for name in ("include", "platinclude")]
-    command = [*compiler, "-O2", "-fPIC", "-shared", "-Wall", *headers, str(root / SOURCE), "-o", str(new)]
+    command = [*compiler, "-O2", "-fPIC", "-shared", "-pthread", "-Wall", *headers, str(root / SOURCE), "-o", str(new)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as error:

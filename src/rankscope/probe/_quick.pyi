@@ -68,6 +68,7 @@ def next_batch(
     append: Callable[[Any], None],
     /,
 ) -> Usual: ...
+def before_forward(beat: beat.Beat, usual: Usual, original: Usual, append: Callable[[Any], None], /) -> Usual: ...
 def backward(
     beat: beat.Beat,
     usual: Usual,

@@ -121,7 +121,7 @@ class Rhythm:
         return functools.update_wrapper(shortcut, advance)
 
     def before_forward(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """For `_pre_forward` of DistributedDataParallel. No shortcut: the compiler looks into it."""
+        """For `_pre_forward` of DistributedDataParallel."""
         page, clock, beat, finite, batches = self._page, self._clock, self._beat, self._finite, self._finite.batches
 
         @functools.wraps(original)
@@ -139,7 +139,10 @@ class Rhythm:
                     finite.fed("input", fed)
             return original(model, *inputs, **kwargs)
 
-        return _pre_forward
+        if not has_shortcuts(beat):
+            return _pre_forward
+        shortcut = quick.before_forward(beat, _pre_forward, original, batches.fed.append)
+        return functools.update_wrapper(shortcut, original)
 
     def backward(self, function: Callable[..., Any]) -> Callable[..., Any]:  # noqa: PLR0915  one function per event
         """For the function that runs autograd's engine: recorded as a call, timed, its loss looked at."""

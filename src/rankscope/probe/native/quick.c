@@ -11,9 +11,11 @@
 #include "frames.h"
 #include "stages.h"
 
+#include <pthread.h>
+
 #define MOST_VALUES 65536 /* of a tensor that is read here */
 
-static PyObject *BATCH, *BATCH_NAMES, *EMPTY, *NUM_WORKERS, *NUM_YIELDED;
+static PyObject *BATCH, *BATCH_NAMES, *EMPTY, *INPUT, *NUM_WORKERS, *NUM_YIELDED;
 
 #define PARTS 6
 
@@ -159,6 +161,42 @@ static PyObject *next_batch(PyObject *self, PyObject *const *args, size_t nargsf
     return batch;
 }
 
+static PyObject *arguments(PyObject *const *args, Py_ssize_t count) {
+    PyObject *given = PyTuple_New(count);
+    for (Py_ssize_t at = 0; given != NULL && at < count; at++) {
+        Py_INCREF(args[at]);
+        PyTuple_SET_ITEM(given, at, args[at]);
+    }
+    return given;
+}
+
+/* Forward passes: `_pre_forward` of a replicated model. */
+
+enum { ORIGINAL, NOTE };
+
+static PyObject *before_forward(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *keywords) {
+    Shortcut *shortcut = (Shortcut *)self;
+    Beat *beat = shortcut->beat;
+    Py_ssize_t count = PyVectorcall_NARGS(nargsf);
+    PyObject *inputs, *found, *entry, *result = NULL;
+    if (beat->full || beat->words == NULL || count == 0 || (keywords != NULL && PyTuple_GET_SIZE(keywords) > 0) ||
+        (found = references(args + 1, count - 1)) == NULL) {
+        PyErr_Clear(); /* not all are tensors */
+        return PyObject_Vectorcall(shortcut->usual, args, nargsf, keywords);
+    }
+    entry = Py_BuildValue("KON", (unsigned long long)beat->words[beat->counters + STEPS], INPUT, found);
+    result = entry == NULL ? NULL : PyObject_CallOneArg(shortcut->parts[NOTE], entry);
+    inputs = arguments(args + 1, count - 1);
+    if (inputs != NULL) {
+        replace(&beat->inputs, inputs);
+    }
+    PyErr_Clear();
+    Py_XDECREF(entry);
+    Py_XDECREF(result);
+    Py_XDECREF(inputs);
+    return PyObject_Vectorcall(shortcut->parts[ORIGINAL], args, nargsf, keywords);
+}
+
 /* Backward passes. */
 
 enum { FUNCTION, DONE, FAILED, NEXT_CALL, DEPTHS, NAME };
@@ -193,20 +231,28 @@ static int set_depth(PyObject *depths, PyObject *thread, long depth) {
     return failed ? -1 : 0;
 }
 
+/* The system's number of this thread. Asking the system takes longer than all else here; a child made by fork asks anew,
+   as its thread has another number. */
+static unsigned long FORKS;
+static __thread unsigned long THREAD, THREAD_FORKS;
+
+static void count_forks(void) {
+    FORKS++;
+}
+
+static unsigned long thread_number(void) {
+    if (THREAD == 0 || THREAD_FORKS != FORKS) {
+        THREAD = PyThread_get_thread_native_id();
+        THREAD_FORKS = FORKS;
+    }
+    return THREAD;
+}
+
 /* In how many recorded calls the thread is before this one; -1 where that cannot be told. */
 static long enter(PyObject *depths, PyObject *thread) {
     PyObject *known = PyDict_GetItemWithError(depths, thread);
     long depth = known == NULL ? 0 : PyLong_AsLong(known);
     return PyErr_Occurred() || set_depth(depths, thread, depth + 1) < 0 ? -1 : depth;
-}
-
-static PyObject *arguments(PyObject *const *args, Py_ssize_t count) {
-    PyObject *given = PyTuple_New(count);
-    for (Py_ssize_t at = 0; given != NULL && at < count; at++) {
-        Py_INCREF(args[at]);
-        PyTuple_SET_ITEM(given, at, args[at]);
-    }
-    return given;
 }
 
 static uint64_t *record_pass(Shortcut *shortcut, uint64_t index, uint64_t thread, long depth) {
@@ -234,7 +280,7 @@ static PyObject *backward(PyObject *self, PyObject *const *args, size_t nargsf, 
     if (beat->full || beat->words == NULL || beat->losses != Py_None || count == 0 || !same_place(beat)) {
         return PyObject_Vectorcall(shortcut->usual, args, nargsf, keywords);
     }
-    unsigned long native = PyThread_get_thread_native_id();
+    unsigned long native = thread_number();
     long depth = -1;
     given = arguments(args, count);
     thread = PyLong_FromUnsignedLong(native);
@@ -427,6 +473,10 @@ static PyObject *make_next_batch(PyObject *module, PyObject *args) {
     return make(args, next_batch, APPEND + 1);
 }
 
+static PyObject *make_before_forward(PyObject *module, PyObject *args) {
+    return make(args, before_forward, NOTE + 1);
+}
+
 static PyObject *make_backward(PyObject *module, PyObject *args) {
     return make(args, backward, NAME + 1);
 }
@@ -445,6 +495,7 @@ static PyObject *make_step_done(PyObject *module, PyObject *args) {
 
 static PyMethodDef functions[] = {
     {"next_batch", make_next_batch, METH_VARARGS, NULL},
+    {"before_forward", make_before_forward, METH_VARARGS, NULL},
     {"backward", make_backward, METH_VARARGS, NULL},
     {"own_gradient", make_own_gradient, METH_VARARGS, NULL},
     {"step_begins", make_step_begins, METH_VARARGS, NULL},
@@ -468,6 +519,7 @@ PyMODINIT_FUNC PyInit__quick(void) {
         const char *text;
     } names[] = {
         {&BATCH, "batch"},
+        {&INPUT, "input"},
         {&NO_KIND, ""},
         {&NUM_WORKERS, "_num_workers"},
         {&NUM_YIELDED, "_num_yielded"},
@@ -476,6 +528,10 @@ PyMODINIT_FUNC PyInit__quick(void) {
         if ((*names[at].name = PyUnicode_InternFromString(names[at].text)) == NULL) {
             return NULL;
         }
+    }
+    if (pthread_atfork(NULL, NULL, count_forks) != 0) {
+        PyErr_SetString(PyExc_ImportError, "no memory");
+        return NULL;
     }
     if ((EMPTY = PyTuple_New(0)) == NULL || (BATCH_NAMES = PyTuple_Pack(1, BATCH)) == NULL ||
         (ZERO = PyLong_FromLong(0)) == NULL || PyType_Ready(&ShortcutType) < 0) {
