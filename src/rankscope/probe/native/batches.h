@@ -1,0 +1,94 @@
+/* What the model is fed with: `__next__` of a loader's iterator, `_pre_forward` of a replicated model. */
+
+#ifndef RANKSCOPE_BATCHES_H
+#define RANKSCOPE_BATCHES_H
+
+#include "shortcut.h"
+
+static PyObject *BATCH, *BATCH_NAMES, *INPUT, *NUM_WORKERS, *NUM_YIELDED;
+
+enum { ADVANCE, EXHAUSTED, FED, APPEND };
+
+static void note_batch(Shortcut *shortcut, PyObject *batch) {
+    Beat *beat = shortcut->beat;
+    PyObject *names = BATCH, *found = NULL, *entry = NULL, *result = NULL;
+    if (Py_TYPE(batch) == beat->tensor) {
+        names = BATCH_NAMES;
+        found = references(&batch, 1);
+    } else if (PyList_CheckExact(batch) || PyTuple_CheckExact(batch)) {
+        Py_ssize_t count = PySequence_Fast_GET_SIZE(batch);
+        found = references(PySequence_Fast_ITEMS(batch), count < beat->most_tensors ? count : beat->most_tensors);
+        PyErr_Clear(); /* not all are tensors */
+    }
+    if (found == NULL) {
+        result = PyObject_CallFunctionObjArgs(shortcut->parts[FED], BATCH, batch, NULL);
+    } else {
+        entry = Py_BuildValue("KOO", (unsigned long long)beat->words[beat->counters + STEPS], names, found);
+        result = entry == NULL ? NULL : PyObject_CallOneArg(shortcut->parts[APPEND], entry);
+    }
+    Py_XDECREF(entry);
+    Py_XDECREF(found);
+    Py_XDECREF(result);
+    PyErr_Clear();
+}
+
+static PyObject *next_batch(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *keywords) {
+    Shortcut *shortcut = (Shortcut *)self;
+    Beat *beat = shortcut->beat;
+    long long yielded, workers;
+    if (beat->full || beat->words == NULL || PyVectorcall_NARGS(nargsf) != 1 || keywords != NULL ||
+        beat->loader != (uintptr_t)args[0] || (yielded = attribute_number(args[0], NUM_YIELDED)) <= 0 ||
+        (workers = attribute_number(args[0], NUM_WORKERS)) < 0) {
+        return PyObject_Vectorcall(shortcut->usual, args, nargsf, keywords);
+    }
+    uint64_t *words = beat->words, *loader = words + beat->loader_word, since = now_ns();
+    loader[LOADER_TIME] = words[beat->counters + CHANGED] = since;
+    loader[LOADER_BATCHES] = (uint64_t)yielded;
+    loader[LOADER_NUMBER] = (uint64_t)beat->loader_number | (uint64_t)workers << 32;
+    loader[LOADER_STATE] = (uint64_t)beat->loader_site | beat->waiting;
+    PyObject *batch = PyObject_Vectorcall(shortcut->parts[ADVANCE], args, nargsf, NULL);
+    if (batch == NULL) {
+        if (PyErr_ExceptionMatches(PyExc_StopIteration)) {
+            Py_INCREF(args[0]);
+            call_aside(shortcut->parts[EXHAUSTED], args[0], PyLong_FromLongLong(yielded));
+        }
+        return NULL;
+    }
+    uint64_t now = now_ns();
+    words = beat->words; /* the process may have forked meanwhile, and moved to another page */
+    loader = words + beat->loader_word;
+    loader[LOADER_TIME] = words[beat->counters + CHANGED] = now;
+    words[beat->counters + BATCHES]++;
+    loader[LOADER_BATCHES] = (uint64_t)yielded + 1;
+    loader[LOADER_STATE] = (uint64_t)beat->loader_site | beat->gave;
+    beat->data_ns += (long long)(now - since);
+    note_batch(shortcut, batch);
+    return batch;
+}
+
+enum { ORIGINAL, NOTE };
+
+static PyObject *before_forward(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *keywords) {
+    Shortcut *shortcut = (Shortcut *)self;
+    Beat *beat = shortcut->beat;
+    Py_ssize_t count = PyVectorcall_NARGS(nargsf);
+    PyObject *inputs, *found, *entry, *result = NULL;
+    if (beat->full || beat->words == NULL || count == 0 || (keywords != NULL && PyTuple_GET_SIZE(keywords) > 0) ||
+        (found = references(args + 1, count - 1)) == NULL) {
+        PyErr_Clear(); /* not all are tensors */
+        return PyObject_Vectorcall(shortcut->usual, args, nargsf, keywords);
+    }
+    entry = Py_BuildValue("KON", (unsigned long long)beat->words[beat->counters + STEPS], INPUT, found);
+    result = entry == NULL ? NULL : PyObject_CallOneArg(shortcut->parts[NOTE], entry);
+    inputs = arguments(args + 1, count - 1);
+    if (inputs != NULL) {
+        replace(&beat->inputs, inputs);
+    }
+    PyErr_Clear();
+    Py_XDECREF(entry);
+    Py_XDECREF(result);
+    Py_XDECREF(inputs);
+    return PyObject_Vectorcall(shortcut->parts[ORIGINAL], args, nargsf, keywords);
+}
+
+#endif

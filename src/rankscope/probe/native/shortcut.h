@@ -1,0 +1,122 @@
+/* A function that stands before another one, and what several of them need. */
+
+#ifndef RANKSCOPE_SHORTCUT_H
+#define RANKSCOPE_SHORTCUT_H
+
+#include "beat.h"
+
+#define PARTS 6
+
+/* A function that stands before another one. Never freed while a job runs, and in no cycle that would need it. */
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    Beat *beat;
+    PyObject *usual, *parts[PARTS], *names;
+} Shortcut;
+
+static void shortcut_dealloc(Shortcut *shortcut) {
+    Py_XDECREF(shortcut->beat);
+    Py_XDECREF(shortcut->usual);
+    for (int at = 0; at < PARTS; at++) {
+        Py_XDECREF(shortcut->parts[at]);
+    }
+    Py_XDECREF(shortcut->names);
+    PyObject_Free(shortcut);
+}
+
+/* As a function in a class is bound to the instance. */
+static PyObject *shortcut_bind(PyObject *shortcut, PyObject *instance, PyObject *type) {
+    if (instance == NULL || instance == Py_None) {
+        Py_INCREF(shortcut);
+        return shortcut;
+    }
+    return PyMethod_New(shortcut, instance);
+}
+
+static PyGetSetDef shortcut_properties[] = {
+    {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL},
+    {NULL},
+};
+
+static PyTypeObject ShortcutType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "rankscope.probe._quick.Shortcut",
+    .tp_basicsize = sizeof(Shortcut),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR,
+    .tp_vectorcall_offset = offsetof(Shortcut, vectorcall),
+    .tp_call = PyVectorcall_Call,
+    .tp_dealloc = (destructor)shortcut_dealloc,
+    .tp_descr_get = shortcut_bind,
+    .tp_getset = shortcut_properties,
+    .tp_dictoffset = offsetof(Shortcut, names),
+};
+
+/* Calls one of ours while an exception of the program is on its way; whatever ours raises is dropped. */
+static void call_aside(PyObject *function, PyObject *first, PyObject *second) {
+    PyObject *type, *value, *traceback, *result = NULL;
+    PyErr_Fetch(&type, &value, &traceback);
+    if (first != NULL && second != NULL) {
+        result = PyObject_CallFunctionObjArgs(function, first, second, NULL);
+    }
+    if (result == NULL) {
+        PyErr_Clear();
+    }
+    Py_XDECREF(result);
+    Py_XDECREF(first);
+    Py_XDECREF(second);
+    PyErr_Restore(type, value, traceback);
+}
+
+static long long attribute_number(PyObject *object, PyObject *name) {
+    PyObject *value = PyObject_GetAttr(object, name);
+    long long number = value != NULL && PyLong_CheckExact(value) ? PyLong_AsLongLong(value) : -1;
+    Py_XDECREF(value);
+    PyErr_Clear();
+    return number;
+}
+
+static PyObject *references(PyObject *const *tensors, Py_ssize_t count) {
+    PyObject *found = PyTuple_New(count);
+    for (Py_ssize_t at = 0; found != NULL && at < count; at++) {
+        PyObject *reference = PyWeakref_NewRef(tensors[at], NULL);
+        if (reference == NULL) {
+            Py_CLEAR(found);
+        } else {
+            PyTuple_SET_ITEM(found, at, reference);
+        }
+    }
+    return found;
+}
+
+static PyObject *arguments(PyObject *const *args, Py_ssize_t count) {
+    PyObject *given = PyTuple_New(count);
+    for (Py_ssize_t at = 0; given != NULL && at < count; at++) {
+        Py_INCREF(args[at]);
+        PyTuple_SET_ITEM(given, at, args[at]);
+    }
+    return given;
+}
+
+static PyObject *make(PyObject *args, vectorcallfunc call, Py_ssize_t parts) {
+    if (PyTuple_GET_SIZE(args) != parts + 2 || !PyObject_TypeCheck(PyTuple_GET_ITEM(args, 0), &BeatType)) {
+        PyErr_Format(PyExc_TypeError, "takes a beat, the usual function and %zd parts", parts);
+        return NULL;
+    }
+    Shortcut *made = PyObject_New(Shortcut, &ShortcutType);
+    if (made == NULL) {
+        return NULL;
+    }
+    made->vectorcall = call;
+    made->names = NULL;
+    made->beat = (Beat *)PyTuple_GET_ITEM(args, 0);
+    made->usual = PyTuple_GET_ITEM(args, 1);
+    Py_INCREF(made->beat);
+    Py_INCREF(made->usual);
+    for (Py_ssize_t at = 0; at < PARTS; at++) {
+        made->parts[at] = at < parts ? PyTuple_GET_ITEM(args, at + 2) : NULL;
+        Py_XINCREF(made->parts[at]);
+    }
+    return (PyObject *)made;
+}
+
+#endif
