@@ -6,18 +6,21 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from rankscope.evidence.model import Call
 from rankscope.evidence.pages import read_page
-from rankscope.probe.calls import CallRecorder
+from rankscope.probe.calls import CallRecorder, Depths
 from rankscope.probe.page import Page
+from rankscope.probe.shortcuts import quick
 
 
 class Group:
@@ -277,3 +280,30 @@ def test_member_named_by_its_number_in_the_group_is_recorded_with_its_rank(
     give(Tensor(), None, Group("7"), 0, 0)
     give(Tensor(), None, Group("gone"), 0, 0)
     assert [call.peer for call in recorded(page)] == [1, 6, 4, -1]
+
+
+@pytest.mark.parametrize("kind", [Depths, *([] if quick is None else [quick.Depths])])
+def test_depth_is_counted_for_each_thread_however_many_come_and_go(kind: type[Depths]) -> None:
+    depths, found = kind(), []
+
+    def nest() -> None:
+        found.append((depths.deeper(), depths.deeper(), depths.shallower(), depths.shallower(), depths.shallower()))
+
+    assert depths.deeper() == 0
+    for _ in range(100):
+        thread = threading.Thread(target=nest)
+        thread.start()
+        thread.join()
+    assert set(found) == {(0, 1, 1, 0, 0)}
+    assert (depths.deeper(), depths.shallower(), depths.shallower()) == (1, 1, 0)
+
+
+def test_depth_of_a_child_that_was_forked_within_a_call_begins_anew() -> None:
+    depths = CallRecorder(cast(Any, SimpleNamespace())).depths
+    depths.deeper()
+    pid = os.fork()
+    if pid == 0:
+        left = depths.shallower()
+        os._exit(0 if (left, depths.deeper(), depths.shallower()) == (0, 0, 0) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert depths.shallower() == 0

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader
 
 from rankscope.evidence.model import NonFinite
-from rankscope.evidence.pages import read_page
+from rankscope.evidence.pages import read_heartbeat, read_page
 from rankscope.probe import parameters
 from rankscope.probe.calls import CallRecorder
 from rankscope.probe.finite import FiniteChecks
@@ -95,6 +95,7 @@ def good(spoiled: bool = False) -> torch.Tensor:
 def job(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
     if request.param == "python":
         monkeypatch.setattr("rankscope.probe.beat.quick", None)
+        monkeypatch.setattr("rankscope.probe.calls.quick", None)
     elif quick is None:
         pytest.skip("the shortcuts were not compiled: no compiler")
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
@@ -134,10 +135,10 @@ def test_inputs_by_name_are_remembered(job: Job) -> None:
     inputs = good(True)
     for scale in (torch.ones(1), 2.0):
         loss = job.forward(inputs, x=inputs, scale=scale).pow(2).mean()
-        assert job.checks.batches.bad(torch, job.page.steps) == (
-            ["input[0]"],
-            "1 of 24 values of input[0], in sample 4 of 6 in the batch",
-        )
+        suspicion = job.checks._of_input(job.page.steps, ())
+        assert suspicion is not None
+        assert suspicion.tensors == ("input[0]",)
+        assert suspicion.detail == "1 of 24 values of input[0], in sample 4 of 6 in the batch"
         job.checks.batches.fed.clear()
     del loss
 
@@ -228,6 +229,43 @@ def test_loss_of_a_fast_step_is_looked_at_where_no_gradient_of_the_model_comes_b
     job.run_backward(((elsewhere * math.nan).sum(),))
     assert job.beat.full
     assert job.beat.losses is None
+
+
+def test_bad_loss_over_good_gradients_is_counted_wherever_the_pass_comes_from(job: Job) -> None:
+    def backward(value: float) -> None:
+        job.run_backward((job.forward(good()).mean() + value,))
+        job.apply()
+
+    job.step()
+    backward(0.0)
+    backward(0.0)
+    for value in (math.nan, math.inf):
+        backward(value)
+        job.beat.full = False
+    job.run_backward((job.forward(good()).mean() + math.nan,))  # from another line
+    assert read_heartbeat(Path(job.page.path)).bad_losses == 3
+    assert job.notes() == ()
+
+
+@pytest.mark.parametrize("shape", ["expanded", "backwards", "sparse"])
+def test_gradients_of_any_make_are_looked_at(job: Job, shape: str) -> None:
+    """What cannot be read as it lies in memory goes by torch."""
+    weight = nn.Embedding(3, 4, sparse=True) if shape == "sparse" else nn.Linear(4, 8, bias=False)
+    model = nn.parallel.DistributedDataParallel(weight)
+    job.checks.replicated(model)
+
+    def loss() -> torch.Tensor:
+        if shape == "sparse":
+            return cast(torch.Tensor, model(torch.tensor([1, 2]))).sum()
+        model(good())
+        return weight.weight.sum() if shape == "expanded" else (weight.weight.t() * torch.ones(4, 8)).sum()
+
+    for _ in range(4):
+        job.run_backward((loss(),))
+        job.beat.full = False
+    assert weight.weight.grad is not None
+    assert job.notes() == ()
+    assert job.checks.looking
 
 
 def test_pass_within_another_leaves_the_loss_of_the_outer_one_to_it(job: Job) -> None:

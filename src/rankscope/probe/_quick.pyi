@@ -5,7 +5,7 @@ from mmap import mmap
 from types import CodeType, FrameType
 from typing import Any
 
-from rankscope.probe import beat
+from rankscope.probe import beat, calls
 
 class Beat(beat.Beat):
     def __init__(
@@ -21,6 +21,8 @@ class Beat(beat.Beat):
         waiting: int,
         gave: int,
     ) -> None: ...
+
+class Depths(calls.Depths): ...
 
 class Ledger:
     ready: bool
@@ -68,7 +70,7 @@ def next_batch(
     append: Callable[[Any], None],
     /,
 ) -> Usual: ...
-def before_forward(beat: beat.Beat, usual: Usual, original: Usual, append: Callable[[Any], None], /) -> Usual: ...
+def before_forward(beat: beat.Beat, usual: Usual, original: Usual, /) -> Usual: ...
 def backward(
     beat: beat.Beat,
     usual: Usual,
@@ -76,11 +78,11 @@ def backward(
     done: Callable[[tuple[Any, ...]], None],
     failed: Callable[[int, int], None],
     next_call: Iterator[int],
-    depths: dict[int, int],
+    depths: calls.Depths,
     name: int,
     /,
 ) -> Usual: ...
-def own_gradient(beat: beat.Beat, usual: Usual, /) -> Callable[..., None]: ...
+def own_gradient(beat: beat.Beat, usual: Usual, parameter: Any, /) -> Callable[..., None]: ...
 def step_begins(beat: beat.Beat, usual: Usual, /) -> Callable[..., None]: ...
 def step_done(beat: beat.Beat, usual: Usual, /) -> Callable[..., None]: ...
 def declare_step(number: int, /) -> None: ...

@@ -43,7 +43,7 @@ class Batches:
                 name = f"{named}[{number}]" if isinstance(named, str) else named[number]
                 # What was only referred to may hold tensors itself.
                 for found, tensor in _tensors(name, kept() if isinstance(kept, weakref.ref) else kept, 1):
-                    if not (tensor.is_cpu or tensor.is_cuda):
+                    if found in names or not (tensor.is_cpu or tensor.is_cuda):
                         continue
                     with torch.no_grad():
                         bad = torch.isnan(tensor.detach())

@@ -10,6 +10,7 @@ from types import CodeType
 from typing import Any, TypeVar
 
 from rankscope.probe.page import Page
+from rankscope.probe.shortcuts import quick
 from rankscope.probe.sites import OWN_CODE, Sites
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -40,13 +41,35 @@ BACKWARD = "backward"
 """Computes; only a part of it waits for others."""
 
 
+class Depths:
+    """In how many recorded calls each thread is. Where there are shortcuts, theirs stands for it."""
+
+    def __init__(self) -> None:
+        self._depths: dict[int, int] = {}
+
+    def deeper(self) -> int:
+        """Into one more: in how many this thread was before."""
+        # The number of the system: Python's own name of a thread is given to the next one after its end.
+        thread = _thread.get_native_id()
+        depth = self._depths.get(thread, 0)
+        self._depths[thread] = depth + 1
+        return depth
+
+    def shallower(self) -> int:
+        """Out of one: in how many this thread still is."""
+        thread = _thread.get_native_id()
+        # A process that was made by fork within a call leaves what it never entered under its own number.
+        depth = self._depths[thread] = max(0, self._depths.get(thread, 0) - 1)
+        return depth
+
+
 class CallRecorder:
     """Wraps functions so that entering and leaving them is written to the page."""
 
     def __init__(self, page: Page) -> None:
         self._page = page
         self._sites = Sites(page)
-        self.depths: dict[int, int] = {}
+        self.depths: Depths = Depths() if quick is None else quick.Depths()
         self._sequence: dict[str, int] = {}
         self._dtypes: dict[Any, int] = {}
         self.told_before: dict[str, tuple[Callable[[tuple[Any, ...], dict[str, Any]], None], ...]] = {}
@@ -86,8 +109,7 @@ class CallRecorder:
                 first(args, kwargs)
             group, peer, tensor, note = read(args, kwargs) if read is not None else _NOTHING_READ
             thread = _thread.get_native_id()
-            depth = self.depths.get(thread, 0)
-            self.depths[thread] = depth + 1
+            depth = self.depths.deeper()
             seq = 0
             if depth == 0 and group and op not in POINT_TO_POINT:
                 seq = self._sequence.get(group, 0) + 1
@@ -120,7 +142,7 @@ class CallRecorder:
             return
         try:
             index, thread = token
-            self.depths[thread] = depth = self.depths[thread] - 1
+            depth = self.depths.shallower()
             seconds = self._page.leave(index, failed)
             if depth == 0 and op is not BACKWARD and self.on_left is not None:
                 self.on_left(op, seconds, thread)

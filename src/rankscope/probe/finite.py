@@ -213,6 +213,8 @@ class FiniteChecks:
         self.suspicion = self._of_input(step, frames) or _Suspicion("loss", step, word, frames=frames)
 
     def _of_input(self, step: int, frames: Frames) -> _Suspicion | None:
+        if step == self._page.steps and self._beat.inputs:  # of a fast step: remembered only now that it matters
+            self.batches.note(step, "input", self._beat.inputs)
         found = None if self._usual_inputs else self.batches.bad(self._torch, step)
         if found is None:
             return None
@@ -386,10 +388,10 @@ class FiniteChecks:
         with torch.enable_grad():
             # The node that adds this parameter's gradient up; the reducer takes it over only after that.
             accumulator = sentinel.view_as(sentinel).grad_fn.next_functions[0][0]
-        accumulator.register_prehook(self._own_gradient_hook(replica))
+        accumulator.register_prehook(self._own_gradient_hook(replica, sentinel))
         self.deferring = all(each.dense for each in self.replicas)
 
-    def _own_gradient_hook(self, replica: Replica) -> Callable[[tuple[Any, ...]], None]:
+    def _own_gradient_hook(self, replica: Replica, sentinel: Any) -> Callable[[tuple[Any, ...]], None]:
         page, clock, beat, modes = self._page, self._clock, self._beat, self._modes
 
         def own_gradient(gradients: tuple[Any, ...]) -> None:
@@ -419,7 +421,7 @@ class FiniteChecks:
             if gradient is not None:
                 self._guarded(self._look_at_gradient, gradient)
 
-        return quick.own_gradient(beat, own_gradient) if has_shortcuts(beat) else own_gradient
+        return quick.own_gradient(beat, own_gradient, sentinel) if has_shortcuts(beat) else own_gradient
 
     def _write_checksums(self) -> None:
         step = self._page.steps

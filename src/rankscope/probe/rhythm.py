@@ -122,32 +122,31 @@ class Rhythm:
 
     def before_forward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """For `_pre_forward` of DistributedDataParallel."""
-        page, clock, beat, finite, batches = self._page, self._clock, self._beat, self._finite, self._finite.batches
+        clock, beat, finite = self._clock, self._beat, self._finite
 
         @functools.wraps(original)
         def _pre_forward(model: Any, *inputs: Any, **kwargs: Any) -> Any:
             fed = (*inputs, *kwargs.values()) if kwargs else inputs
-            if finite.deferring:
-                beat.inputs = fed
             if beat.full:
                 clock.forward_begins()
                 finite.fed("input", fed)
-            else:
-                try:
-                    batches.fed.append((page.words[_STEPS], "input", tuple(map(_reference, fed))))
-                except TypeError:  # not all are tensors
-                    finite.fed("input", fed)
+            elif beat.inputs:  # of another pass since the last step
+                finite.fed("input", beat.inputs)
+            if finite.deferring:
+                beat.inputs = fed
             return original(model, *inputs, **kwargs)
 
         if not has_shortcuts(beat):
             return _pre_forward
-        shortcut = quick.before_forward(beat, _pre_forward, original, batches.fed.append)
+        shortcut = quick.before_forward(beat, _pre_forward, original)
         return functools.update_wrapper(shortcut, original)
 
     def backward(self, function: Callable[..., Any]) -> Callable[..., Any]:  # noqa: PLR0915  one function per event
         """For the function that runs autograd's engine: recorded as a call, timed, its loss looked at."""
         page, calls, clock, beat, finite = self._page, self._calls, self._clock, self._beat, self._finite
-        place, depths, next_call = calls.sites().place, calls.depths, page.next_call
+        place, next_call = calls.sites().place, page.next_call
+        depths = calls.depths
+        deeper, shallower = depths.deeper, depths.shallower
         told_before = calls.told_before
         name = page.text(BACKWARD)
 
@@ -176,8 +175,7 @@ class Rhythm:
                     finite.backward_begins(args)
                 # The number of the system: Python's own name of a thread is given to the next one after its end.
                 thread = _thread_number()
-                depth = depths.get(thread, 0)
-                depths[thread] = depth + 1
+                depth = deeper()
                 site, above, code, lasti, outer_code, outer_lasti = beat.place
                 try:
                     frame = _frame_of(above + 1)
@@ -213,7 +211,7 @@ class Rhythm:
                 raise
             try:
                 if index >= 0:
-                    depths[thread] = depth
+                    shallower()
                     words, now = page.words, _time()
                     if words[_CALLS] - index < RING_SLOTS:
                         words[at + 1] = now
@@ -225,7 +223,7 @@ class Rhythm:
             return result
 
         done = self._backward_done
-        if not has_shortcuts(beat):
+        if not (has_shortcuts(beat) and isinstance(depths, quick.Depths)):
             return wrapper
         shortcut = quick.backward(beat, wrapper, function, done, failed, next_call, depths, name)
         return functools.update_wrapper(shortcut, function)

@@ -3,10 +3,9 @@
 #ifndef RANKSCOPE_BACKWARD_H
 #define RANKSCOPE_BACKWARD_H
 
+#include "depths.h"
 #include "frames.h"
-#include "shortcut.h"
-
-#include <pthread.h>
+#include "gradient.h"
 
 enum { FUNCTION, DONE, FAILED, NEXT_CALL, DEPTHS, NAME };
 
@@ -33,37 +32,6 @@ static int same_place(Beat *beat) {
     return same;
 }
 
-static int set_depth(PyObject *depths, PyObject *thread, long depth) {
-    PyObject *number = PyLong_FromLong(depth);
-    int failed = number == NULL || PyDict_SetItem(depths, thread, number) < 0;
-    Py_XDECREF(number);
-    return failed ? -1 : 0;
-}
-
-/* The system's number of this thread. Asking the system takes longer than all else here; a child made by fork asks anew,
-   as its thread has another number. */
-static unsigned long FORKS;
-static __thread unsigned long THREAD, THREAD_FORKS;
-
-static void count_forks(void) {
-    FORKS++;
-}
-
-static unsigned long thread_number(void) {
-    if (THREAD == 0 || THREAD_FORKS != FORKS) {
-        THREAD = PyThread_get_thread_native_id();
-        THREAD_FORKS = FORKS;
-    }
-    return THREAD;
-}
-
-/* In how many recorded calls the thread is before this one; -1 where that cannot be told. */
-static long enter(PyObject *depths, PyObject *thread) {
-    PyObject *known = PyDict_GetItemWithError(depths, thread);
-    long depth = known == NULL ? 0 : PyLong_AsLong(known);
-    return PyErr_Occurred() || set_depth(depths, thread, depth + 1) < 0 ? -1 : depth;
-}
-
 static uint64_t *record_pass(Shortcut *shortcut, uint64_t index, uint64_t thread, long depth) {
     Beat *beat = shortcut->beat;
     uint64_t *counters = beat->words + beat->counters, now = now_ns();
@@ -84,38 +52,37 @@ static uint64_t *record_pass(Shortcut *shortcut, uint64_t index, uint64_t thread
 static PyObject *backward(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *keywords) {
     Shortcut *shortcut = (Shortcut *)self;
     Beat *beat = shortcut->beat;
-    PyObject *given, *thread, *number = NULL, *result;
+    PyObject *given, *number, *result;
     Py_ssize_t count = PyVectorcall_NARGS(nargsf);
     if (beat->full || beat->words == NULL || beat->losses != Py_None || count == 0 || !same_place(beat)) {
         return PyObject_Vectorcall(shortcut->usual, args, nargsf, keywords);
     }
     unsigned long native = thread_number();
-    long depth = -1;
-    given = arguments(args, count);
-    thread = PyLong_FromUnsignedLong(native);
-    if (given == NULL || thread == NULL || (depth = enter(shortcut->parts[DEPTHS], thread)) < 0 ||
-        (number = PyIter_Next(shortcut->parts[NEXT_CALL])) == NULL) {
+    Depth *own = depth_of((Depths *)shortcut->parts[DEPTHS], native);
+    given = own == NULL ? NULL : arguments(args, count);
+    number = given == NULL ? NULL : PyIter_Next(shortcut->parts[NEXT_CALL]);
+    if (number == NULL) {
         PyErr_Clear(); /* no memory for a number: the program is to be told that by its own next one */
         Py_XDECREF(given);
-        Py_XDECREF(thread);
         return PyObject_Vectorcall(shortcut->parts[FUNCTION], args, nargsf, keywords);
     }
     uint64_t index = PyLong_AsUnsignedLongLong(number), *map = beat->words;
-    uint64_t *call = record_pass(shortcut, index, native, depth);
+    uint64_t *call = record_pass(shortcut, index, native, own->depth++);
+    /* Here, where autograd has just asked it the same, the loss answers at once. */
+    beat->loss_is_finite = has_finite_loss(beat, given);
     replace(&beat->losses, given);
     result = PyObject_Vectorcall(shortcut->parts[FUNCTION], args, nargsf, keywords);
+    beat->loss_is_finite = 0; /* of this pass alone */
     if (result == NULL) {
-        call_aside(shortcut->parts[FAILED], number, thread);
+        call_aside(shortcut->parts[FAILED], number, PyLong_FromUnsignedLong(native));
         Py_DECREF(given);
         return NULL;
     }
+    leave((Depths *)shortcut->parts[DEPTHS], thread_number());
     uint64_t *counters = beat->words + beat->counters;
     uint64_t now = counters[CHANGED] = now_ns();
     if (map == beat->words && counters[CALLS] - index < (uint64_t)beat->slots) {
         call[1] = now;
-    }
-    if (set_depth(shortcut->parts[DEPTHS], thread, depth) < 0) {
-        PyErr_Clear();
     }
     if (beat->full || beat->losses == given) {
         PyObject *done = PyObject_CallOneArg(shortcut->parts[DONE], given);
@@ -125,7 +92,6 @@ static PyObject *backward(PyObject *self, PyObject *const *args, size_t nargsf, 
         Py_XDECREF(done);
     }
     Py_DECREF(given);
-    Py_DECREF(thread);
     Py_DECREF(number);
     return result;
 }

@@ -5,7 +5,7 @@
 
 #include "shortcut.h"
 
-static PyObject *BATCH, *BATCH_NAMES, *INPUT, *NUM_WORKERS, *NUM_YIELDED;
+static PyObject *BATCH, *BATCH_NAMES, *NUM_WORKERS, *NUM_YIELDED;
 
 enum { ADVANCE, EXHAUSTED, FED, APPEND };
 
@@ -66,28 +66,21 @@ static PyObject *next_batch(PyObject *self, PyObject *const *args, size_t nargsf
     return batch;
 }
 
-enum { ORIGINAL, NOTE };
+enum { ORIGINAL };
 
 static PyObject *before_forward(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *keywords) {
     Shortcut *shortcut = (Shortcut *)self;
     Beat *beat = shortcut->beat;
     Py_ssize_t count = PyVectorcall_NARGS(nargsf);
-    PyObject *inputs, *found, *entry, *result = NULL;
-    if (beat->full || beat->words == NULL || count == 0 || (keywords != NULL && PyTuple_GET_SIZE(keywords) > 0) ||
-        (found = references(args + 1, count - 1)) == NULL) {
-        PyErr_Clear(); /* not all are tensors */
+    PyObject *inputs;
+    /* Inputs that are there already are those of another pass since the last step: Python remembers them. */
+    if (beat->full || count == 0 || (keywords != NULL && PyTuple_GET_SIZE(keywords) > 0) ||
+        PyObject_Size(beat->inputs) != 0 || (inputs = arguments(args + 1, count - 1)) == NULL) {
+        PyErr_Clear();
         return PyObject_Vectorcall(shortcut->usual, args, nargsf, keywords);
     }
-    entry = Py_BuildValue("KON", (unsigned long long)beat->words[beat->counters + STEPS], INPUT, found);
-    result = entry == NULL ? NULL : PyObject_CallOneArg(shortcut->parts[NOTE], entry);
-    inputs = arguments(args + 1, count - 1);
-    if (inputs != NULL) {
-        replace(&beat->inputs, inputs);
-    }
-    PyErr_Clear();
-    Py_XDECREF(entry);
-    Py_XDECREF(result);
-    Py_XDECREF(inputs);
+    replace(&beat->inputs, inputs);
+    Py_DECREF(inputs);
     return PyObject_Vectorcall(shortcut->parts[ORIGINAL], args, nargsf, keywords);
 }
 

@@ -18,7 +18,7 @@ enum { DTYPE, IS_CPU, IS_CONTIGUOUS, NUMEL, DATA_PTR, QUESTIONS };
 
 typedef struct {
     PyObject_HEAD
-    char full;
+    char full, loss_is_finite;
     long long data_ns;
     unsigned long long due, optimizer, loader;
     long long loader_number, loader_site;

@@ -44,15 +44,15 @@ static PyObject *make_next_batch(PyObject *module, PyObject *args) {
 }
 
 static PyObject *make_before_forward(PyObject *module, PyObject *args) {
-    return make(args, before_forward, NOTE + 1);
+    return make(args, before_forward, ORIGINAL + 1);
 }
 
 static PyObject *make_backward(PyObject *module, PyObject *args) {
+    if (PyTuple_GET_SIZE(args) > DEPTHS + 2 && !Py_IS_TYPE(PyTuple_GET_ITEM(args, DEPTHS + 2), &DepthsType)) {
+        PyErr_SetString(PyExc_TypeError, "takes the depths of its own kind");
+        return NULL;
+    }
     return make(args, backward, NAME + 1);
-}
-
-static PyObject *make_own_gradient(PyObject *module, PyObject *args) {
-    return make(args, own_gradient, 0);
 }
 
 static PyObject *make_step_begins(PyObject *module, PyObject *args) {
@@ -89,7 +89,6 @@ PyMODINIT_FUNC PyInit__quick(void) {
         const char *text;
     } names[] = {
         {&BATCH, "batch"},
-        {&INPUT, "input"},
         {&NO_KIND, ""},
         {&NUM_WORKERS, "_num_workers"},
         {&NUM_YIELDED, "_num_yielded"},
@@ -110,7 +109,7 @@ PyMODINIT_FUNC PyInit__quick(void) {
     struct {
         const char *name;
         PyTypeObject *type;
-    } types[] = {{"Beat", &BeatType}, {"Ledger", &LedgerType}, {"Stage", &StageType}};
+    } types[] = {{"Beat", &BeatType}, {"Depths", &DepthsType}, {"Ledger", &LedgerType}, {"Stage", &StageType}};
     PyObject *module = PyModule_Create(&definition);
     for (size_t at = 0; module != NULL && at < sizeof(types) / sizeof(types[0]); at++) {
         if (PyType_Ready(types[at].type) < 0 ||

@@ -13,6 +13,8 @@ typedef struct {
     vectorcallfunc vectorcall;
     Beat *beat;
     PyObject *usual, *parts[PARTS], *names;
+    Py_ssize_t count; /* of numbers in a gradient, and their kind */
+    int kind;
 } Shortcut;
 
 static void shortcut_dealloc(Shortcut *shortcut) {
@@ -97,26 +99,32 @@ static PyObject *arguments(PyObject *const *args, Py_ssize_t count) {
     return given;
 }
 
-static PyObject *make(PyObject *args, vectorcallfunc call, Py_ssize_t parts) {
-    if (PyTuple_GET_SIZE(args) != parts + 2 || !PyObject_TypeCheck(PyTuple_GET_ITEM(args, 0), &BeatType)) {
-        PyErr_Format(PyExc_TypeError, "takes a beat, the usual function and %zd parts", parts);
-        return NULL;
-    }
+static PyObject *make_shortcut(PyObject *beat, PyObject *usual, vectorcallfunc call) {
     Shortcut *made = PyObject_New(Shortcut, &ShortcutType);
     if (made == NULL) {
         return NULL;
     }
     made->vectorcall = call;
+    made->beat = (Beat *)Py_NewRef(beat);
+    made->usual = Py_NewRef(usual);
     made->names = NULL;
-    made->beat = (Beat *)PyTuple_GET_ITEM(args, 0);
-    made->usual = PyTuple_GET_ITEM(args, 1);
-    Py_INCREF(made->beat);
-    Py_INCREF(made->usual);
-    for (Py_ssize_t at = 0; at < PARTS; at++) {
-        made->parts[at] = at < parts ? PyTuple_GET_ITEM(args, at + 2) : NULL;
-        Py_XINCREF(made->parts[at]);
+    made->count = made->kind = 0;
+    for (int at = 0; at < PARTS; at++) {
+        made->parts[at] = NULL;
     }
     return (PyObject *)made;
+}
+
+static PyObject *make(PyObject *args, vectorcallfunc call, Py_ssize_t parts) {
+    if (PyTuple_GET_SIZE(args) != parts + 2 || !PyObject_TypeCheck(PyTuple_GET_ITEM(args, 0), &BeatType)) {
+        PyErr_Format(PyExc_TypeError, "takes a beat, the usual function and %zd parts", parts);
+        return NULL;
+    }
+    PyObject *made = make_shortcut(PyTuple_GET_ITEM(args, 0), PyTuple_GET_ITEM(args, 1), call);
+    for (Py_ssize_t at = 0; made != NULL && at < parts; at++) {
+        ((Shortcut *)made)->parts[at] = Py_NewRef(PyTuple_GET_ITEM(args, at + 2));
+    }
+    return made;
 }
 
 #endif
