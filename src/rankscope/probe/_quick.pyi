@@ -70,7 +70,6 @@ def next_batch(
     append: Callable[[Any], None],
     /,
 ) -> Usual: ...
-def before_forward(beat: beat.Beat, usual: Usual, original: Usual, /) -> Usual: ...
 def backward(
     beat: beat.Beat,
     usual: Usual,

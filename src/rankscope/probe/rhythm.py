@@ -49,6 +49,16 @@ _thread_number = _thread.get_native_id
 _time = time.time_ns
 
 
+def _as_method(shortcut: Callable[[Any], Any], like: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A function in Python: torch's compiler calls no other kind of method with its instance."""
+
+    @functools.wraps(like)
+    def method(instance: Any) -> Any:
+        return shortcut(instance)
+
+    return method
+
+
 class Rhythm:
     """Makes the functions that stand before torch's own."""
 
@@ -117,8 +127,7 @@ class Rhythm:
 
         if not has_shortcuts(beat):
             return __next__
-        shortcut = quick.next_batch(beat, __next__, advance, exhausted, finite.fed, batches.fed.append)
-        return functools.update_wrapper(shortcut, advance)
+        return _as_method(quick.next_batch(beat, __next__, advance, exhausted, finite.fed, batches.fed.append), advance)
 
     def before_forward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """For `_pre_forward` of DistributedDataParallel."""
@@ -136,10 +145,7 @@ class Rhythm:
                 beat.inputs = fed
             return original(model, *inputs, **kwargs)
 
-        if not has_shortcuts(beat):
-            return _pre_forward
-        shortcut = quick.before_forward(beat, _pre_forward, original)
-        return functools.update_wrapper(shortcut, original)
+        return _pre_forward
 
     def backward(self, function: Callable[..., Any]) -> Callable[..., Any]:  # noqa: PLR0915  one function per event
         """For the function that runs autograd's engine: recorded as a call, timed, its loss looked at."""

@@ -58,12 +58,13 @@ static PyObject *backward(PyObject *self, PyObject *const *args, size_t nargsf, 
         return PyObject_Vectorcall(shortcut->usual, args, nargsf, keywords);
     }
     unsigned long native = thread_number();
-    Depth *own = depth_of((Depths *)shortcut->parts[DEPTHS], native);
-    given = own == NULL ? NULL : arguments(args, count);
+    given = arguments(args, count);
     number = given == NULL ? NULL : PyIter_Next(shortcut->parts[NEXT_CALL]);
-    if (number == NULL) {
+    Depth *own = number == NULL ? NULL : depth_of((Depths *)shortcut->parts[DEPTHS], native);
+    if (own == NULL) {
         PyErr_Clear(); /* no memory for a number: the program is to be told that by its own next one */
         Py_XDECREF(given);
+        Py_XDECREF(number);
         return PyObject_Vectorcall(shortcut->parts[FUNCTION], args, nargsf, keywords);
     }
     uint64_t index = PyLong_AsUnsignedLongLong(number), *map = beat->words;

@@ -1,4 +1,4 @@
-/* What the model is fed with: `__next__` of a loader's iterator, `_pre_forward` of a replicated model. */
+/* Batches: `__next__` of a loader's iterator. */
 
 #ifndef RANKSCOPE_BATCHES_H
 #define RANKSCOPE_BATCHES_H
@@ -64,24 +64,6 @@ static PyObject *next_batch(PyObject *self, PyObject *const *args, size_t nargsf
     beat->data_ns += (long long)(now - since);
     note_batch(shortcut, batch);
     return batch;
-}
-
-enum { ORIGINAL };
-
-static PyObject *before_forward(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *keywords) {
-    Shortcut *shortcut = (Shortcut *)self;
-    Beat *beat = shortcut->beat;
-    Py_ssize_t count = PyVectorcall_NARGS(nargsf);
-    PyObject *inputs;
-    /* Inputs that are there already are those of another pass since the last step: Python remembers them. */
-    if (beat->full || count == 0 || (keywords != NULL && PyTuple_GET_SIZE(keywords) > 0) ||
-        PyObject_Size(beat->inputs) != 0 || (inputs = arguments(args + 1, count - 1)) == NULL) {
-        PyErr_Clear();
-        return PyObject_Vectorcall(shortcut->usual, args, nargsf, keywords);
-    }
-    replace(&beat->inputs, inputs);
-    Py_DECREF(inputs);
-    return PyObject_Vectorcall(shortcut->parts[ORIGINAL], args, nargsf, keywords);
 }
 
 #endif

@@ -43,10 +43,6 @@ static PyObject *make_next_batch(PyObject *module, PyObject *args) {
     return make(args, next_batch, APPEND + 1);
 }
 
-static PyObject *make_before_forward(PyObject *module, PyObject *args) {
-    return make(args, before_forward, ORIGINAL + 1);
-}
-
 static PyObject *make_backward(PyObject *module, PyObject *args) {
     if (PyTuple_GET_SIZE(args) > DEPTHS + 2 && !Py_IS_TYPE(PyTuple_GET_ITEM(args, DEPTHS + 2), &DepthsType)) {
         PyErr_SetString(PyExc_TypeError, "takes the depths of its own kind");
@@ -65,7 +61,6 @@ static PyObject *make_step_done(PyObject *module, PyObject *args) {
 
 static PyMethodDef functions[] = {
     {"next_batch", make_next_batch, METH_VARARGS, NULL},
-    {"before_forward", make_before_forward, METH_VARARGS, NULL},
     {"backward", make_backward, METH_VARARGS, NULL},
     {"own_gradient", make_own_gradient, METH_VARARGS, NULL},
     {"step_begins", make_step_begins, METH_VARARGS, NULL},

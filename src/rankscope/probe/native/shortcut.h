@@ -7,7 +7,7 @@
 
 #define PARTS 6
 
-/* A function that stands before another one. Never freed while a job runs, and in no cycle that would need it. */
+/* Never freed while a job runs, and in no cycle that would need it. Not to be put into a class: it is not bound. */
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
@@ -27,15 +27,6 @@ static void shortcut_dealloc(Shortcut *shortcut) {
     PyObject_Free(shortcut);
 }
 
-/* As a function in a class is bound to the instance. */
-static PyObject *shortcut_bind(PyObject *shortcut, PyObject *instance, PyObject *type) {
-    if (instance == NULL || instance == Py_None) {
-        Py_INCREF(shortcut);
-        return shortcut;
-    }
-    return PyMethod_New(shortcut, instance);
-}
-
 static PyGetSetDef shortcut_properties[] = {
     {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL},
     {NULL},
@@ -44,11 +35,10 @@ static PyGetSetDef shortcut_properties[] = {
 static PyTypeObject ShortcutType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "rankscope.probe._quick.Shortcut",
     .tp_basicsize = sizeof(Shortcut),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR,
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL,
     .tp_vectorcall_offset = offsetof(Shortcut, vectorcall),
     .tp_call = PyVectorcall_Call,
     .tp_dealloc = (destructor)shortcut_dealloc,
-    .tp_descr_get = shortcut_bind,
     .tp_getset = shortcut_properties,
     .tp_dictoffset = offsetof(Shortcut, names),
 };
