@@ -299,6 +299,20 @@ def test_a_missing_venv_module_names_the_system_package(tree: Tree, tmp_path: Pa
     assert ("apt-get was called" in log) == (os.geteuid() == 0)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root installs system packages")
+def test_a_missing_compiler_is_installed_and_where_that_fails_the_set_up_goes_on(tree: Tree, tmp_path: Path) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "apt-get").write_text("#!/bin/sh\necho apt-get $*\n[ $1 = update ]\n")
+    (programs / "apt-get").chmod(0o755)
+    done = tree.set_up(PATH=f"{programs}:{os.environ['PATH']}", CC=str(tmp_path / "no-cc"))
+    assert done.returncode == 0
+    assert "setup: going on without them" in done.stderr.splitlines()
+    log = (tree.root / ".venv" / "setup.log").read_text()
+    assert "apt-get install --yes --no-install-recommends gcc libc6-dev\n" in log
+    assert tree.took() == ["venv", "torch", "rankscope"]
+
+
 @pytest.mark.slow
 def test_the_example_trains_and_saves_under_plain_torchrun(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")

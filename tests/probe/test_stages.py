@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import inspect
 import pickle
 import sys
 import threading
@@ -240,6 +241,12 @@ def test_own_step_number_ends_the_set_up(page: Page, listening: StageBook) -> No
     assert progress.set_up_over
     assert progress.declared_step == 7
     assert not listening.setting_up
+
+
+def test_stage_tells_what_it_takes() -> None:
+    assert list(inspect.signature(rankscope.stage).parameters) == ["name"]
+    with pytest.raises(TypeError):
+        rankscope.stage()  # type: ignore[call-arg]
 
 
 def test_by_hand_nothing_happens_without_a_launcher() -> None:

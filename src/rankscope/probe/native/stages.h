@@ -189,6 +189,7 @@ static PyMethodDef stage_methods[] = {
 static PyTypeObject StageType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "rankscope.probe._quick.Stage",
     .tp_basicsize = sizeof(Stage),
+    .tp_doc = "Stage(name)\n--\n\nA stage of the program, by name.",
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
     .tp_new = PyType_GenericNew,
     .tp_init = (initproc)stage_init,
