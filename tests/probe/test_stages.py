@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import inspect
-import inspect
 import pickle
 import sys
 import threading
