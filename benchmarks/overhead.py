@@ -1,11 +1,11 @@
 """What the scope costs a healthy job: the same script under `torchrun` and under `rankscope run`.
 
-    python benchmarks/overhead.py [--starts 14] [--pairs 12]
+    python benchmarks/overhead.py [--starts 30] [--pairs 12]
 
-The step time comes from two jobs that run side by side and take turns of half a second, started many times: see
-step_time.py, also for why. The time to the first step comes from whole runs, one launcher after the other; the ratio of
-a pair is taken before the median. Prints both, and writes them to benchmarks/results/. `--null` puts `torchrun` in the
-place of `rankscope run`: what the measure tells where there is nothing to tell.
+The step time comes from two jobs that run side by side and take turns of eight steps, started many times: see
+step_time.py and step_job.py, also for why. The time to the first step comes from whole runs, one launcher after the
+other; the ratio of a pair is taken before the median. Prints both, and writes them to benchmarks/results/. `--null`
+puts `torchrun` in the place of `rankscope run`: what the measure tells where there is nothing to tell.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ import step_time
 RANKS = 2
 STEPS = 50
 """Of a whole run."""
+WIDTH = 512
 STEP_GOAL = 1.01
 START_GOAL = 1.15
 TIMEOUT_S = 300.0
@@ -112,15 +113,15 @@ FIGURES = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    step_time.add_options(parser, width=512, starts=14)
+    step_time.add_options(parser)
     parser.add_argument("--pairs", type=int, default=12, help="whole runs of each launcher (default: 12)")
     chosen = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
-        runs = measure(Path(folder), chosen.pairs, chosen.width, null=chosen.null)
+        runs = measure(Path(folder), chosen.pairs, null=chosen.null)
     ratios = {name: ratio(runs, figure, goal) for name, (figure, goal) in FIGURES.items()}
     for name, value in ratios.items():
         print(f"{name:32}  {value}")
-    step = step_time.compare(chosen.starts, chosen.rounds, chosen.width, null=chosen.null)
+    step = step_time.compare(chosen.starts, chosen.turns, chosen.layers, null=chosen.null)
     settled = step_time.told(step, STEP_GOAL, null=chosen.null)
     if not chosen.no_write:
         write(runs, ratios, step, settled, vars(chosen))
@@ -128,7 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if not chosen.null and (missed or step.step.judged(STEP_GOAL) == "missed") else 0
 
 
-def measure(folder: Path, pairs: int, width: int, *, null: bool) -> list[Run]:
+def measure(folder: Path, pairs: int, *, null: bool) -> list[Run]:
     script = folder / "train.py"
     script.write_text(JOB)
     runs = []
@@ -136,7 +137,7 @@ def measure(folder: Path, pairs: int, width: int, *, null: bool) -> list[Run]:
         # The first of a pair finds caches colder: who is first changes from pair to pair.
         order = ("torchrun", "rankscope") if pair % 2 == 0 else ("rankscope", "torchrun")
         for launcher in order:
-            run = run_once(launcher, pair, script, steps=STEPS if pair >= 0 else 1, width=width, null=null)
+            run = run_once(launcher, pair, script, steps=STEPS if pair >= 0 else 1, null=null)
             if pair >= 0:  # The pair before the first only fills the disk cache.
                 print(
                     f"pair {pair}  {launcher:9}  first step {run.first_step_s:6.2f} s   "
@@ -147,7 +148,7 @@ def measure(folder: Path, pairs: int, width: int, *, null: bool) -> list[Run]:
     return runs
 
 
-def run_once(launcher: str, pair: int, script: Path, *, steps: int, width: int, null: bool) -> Run:
+def run_once(launcher: str, pair: int, script: Path, *, steps: int, null: bool) -> Run:
     folder = script.parent
     result = folder / "result.json"
     result.unlink(missing_ok=True)
@@ -160,7 +161,7 @@ def run_once(launcher: str, pair: int, script: Path, *, steps: int, width: int, 
     time.sleep(PAUSE_S)
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     options = ["--nproc-per-node", str(RANKS)]
-    job = [str(script), repr(time.time()), str(steps), str(width), str(result)]
+    job = [str(script), repr(time.time()), str(steps), str(WIDTH), str(result)]
     ended = subprocess.run(
         [*command, *options, *job], env=env, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
     )

@@ -1,6 +1,6 @@
 """What a stage costs: one that is recorded and not printed, and a training step with stages on against off.
 
-    python benchmarks/stages.py [--starts 20] [--rounds 8] [--no-job] [--null]
+    python benchmarks/stages.py [--starts 30] [--turns 40] [--no-job] [--null]
 
 The first part times `with rankscope.stage(...)`, its use as a mark, and a wrapped call, in one process as a rank has it
 after its first step. The second starts one job under `rankscope run` and one under `torchrun`, and lets them take turns
@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 import rankscope
+import step_job
 import step_time
 from rankscope.probe import bootstrap
 from rankscope.probe.page import Page
@@ -31,50 +32,15 @@ LOOPS = 2_000
 REPETITIONS = 200
 """Short and in turns: a machine that is slow for a second must not hit one of them alone."""
 
-JOB = """
-import json, os, sys, time
-import torch
-import torch.distributed as dist
-import rankscope
-from torch.nn.parallel import DistributedDataParallel
-
-ready, stop, out, width = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
-device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
-if device.type == "cuda":
-    device = torch.device("cuda", device.index % torch.cuda.device_count())
-    torch.cuda.set_device(device)
-dist.init_process_group("gloo")
-rank = dist.get_rank()
-torch.manual_seed(0)
-model = DistributedDataParallel(torch.nn.Sequential(
-    torch.nn.Linear(width, width), torch.nn.ReLU(), torch.nn.Linear(width, width), torch.nn.ReLU(),
-    torch.nn.Linear(width, 1)).to(device))
-optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
-loader = torch.utils.data.DataLoader(torch.randn(64 * 32, width), batch_size=32)
-steps, flag, over, number = [], torch.zeros(1), False, 0
-while not over:
-    for inputs in loader:
-        begin, used = time.perf_counter(), time.thread_time()
-        with rankscope.stage("step"):
-            optimizer.zero_grad()
-            loss = model(inputs.to(device)).square().mean()
-            loss.backward()
-            optimizer.step()
-            if device.type == "cuda":
-                torch.cuda.synchronize()
-        number += 1
-        rankscope.step(number)
-        steps.append((begin, time.perf_counter(), time.thread_time() - used))
-    if rank == 0 and len(steps) == 64:
-        open(ready, "w").close()
-    flag[0] = rank == 0 and os.path.exists(stop)
-    dist.all_reduce(flag)
-    over = bool(flag.item())
-if rank == 0:
-    with open(out, "w") as file:
-        json.dump(steps, file)
-dist.destroy_process_group()
-time.sleep(0.5)  # a gloo thread that lets go of the last collective after Python has gone would abort the process
+STEP = f"""
+with rankscope.stage("step"):
+    inputs = inputs.to(device)
+    optimizer.zero_grad()
+    model(inputs).square().mean().backward()
+    optimizer.step()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+rankscope.step({step_job.TURN} * number + len(made))
 """
 
 
@@ -86,7 +52,7 @@ class Library:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    step_time.add_options(parser, width=512)
+    step_time.add_options(parser)
     parser.add_argument("--no-job", action="store_true", help="only the cost of a stage")
     chosen = parser.parse_args(arguments)
     costs = measure_stages()
@@ -101,7 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         + f"; **at most {worst:.2f} µs**, goal {GOAL_US:g} µs: {word}"
     ]
     if not chosen.no_job:
-        found = step_time.compare(chosen.starts, chosen.rounds, chosen.width, JOB, null=chosen.null)
+        job = step_job.in_turns(STEP, before="import rankscope", cuda=True)
+        found = step_time.compare(chosen.starts, chosen.turns, chosen.layers, job, null=chosen.null)
         settled = step_time.told(found, GOAL_RATIO, null=chosen.null)
         second = "torchrun" if chosen.null else "rankscope run"
         lines += [

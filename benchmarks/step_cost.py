@@ -24,27 +24,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import step_job
 import step_time
 
 GOAL = 1.005
-BLOCK = 16
+BLOCK = step_job.BATCHES // 4
 """Steps between two changes."""
 SETTLE = 2
 """Steps after a change that do not count: classes that were changed are looked up anew."""
-BATCH = 32
 LAUNCHER_S = 8.0
 
-# Blocks are switched by their number: all ranks switch at the same step.
-JOB = """
-import json, os, sys, time
-import torch
-import torch.distributed as dist
-import torch.optim.optimizer as optimizers
-from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import dataloader
-
-ready, stop, out, width, block, batch = *sys.argv[1:4], *map(int, sys.argv[4:7])
-probed = "rankscope.probe.finite" in sys.modules
+# Before the first backward pass: the hook of a gradient is made there, and stays.
+SWITCHED = """
+probed = "rankscope.probe.bootstrap" in sys.modules
 if probed:
     from rankscope.probe.finite import FiniteChecks
     on, make = [True], FiniteChecks._own_gradient_hook
@@ -52,15 +44,14 @@ if probed:
         hook = make(*args)
         return lambda gradients: hook(gradients) if on[0] else None
     FiniteChecks._own_gradient_hook = switched
+"""
 
-dist.init_process_group("gloo")
-rank = dist.get_rank()
-torch.manual_seed(0)
-model = DistributedDataParallel(torch.nn.Sequential(
-    torch.nn.Linear(width, width), torch.nn.ReLU(), torch.nn.Linear(width, width), torch.nn.ReLU(),
-    torch.nn.Linear(width, 1)))
-optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
-loader = torch.utils.data.DataLoader(torch.randn(4 * block * batch, width), batch_size=batch)
+# Blocks are switched by their number: all ranks switch at the same step.
+LOOP = """
+import torch.optim.optimizer as optimizers
+from torch.utils.data import dataloader
+
+ready, stop, block = *sys.argv[3:5], int(sys.argv[5])
 
 def plain(function):
     while type(function).__module__.startswith("rankscope") or "rankscope" in function.__code__.co_filename:
@@ -71,6 +62,7 @@ places = [(dataloader._BaseDataLoaderIter, "__next__"), (DistributedDataParallel
           (torch.autograd.graph, "_engine_run_backward"), (torch.autograd, "_engine_run_backward")]
 places = [(owner, name, vars(owner)[name]) for owner, name in places if name in vars(owner)]
 hooks = [optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks]
+probing_hooks = [dict(table) for table in hooks]
 
 def switch(wanted):
     on[0] = wanted
@@ -81,21 +73,15 @@ def switch(wanted):
         if wanted:
             table.update(kept)
 
-for inputs in loader:  # the first steps, with all that is special about them
-    optimizer.zero_grad()
-    model(inputs).square().mean().backward()
-    optimizer.step()
-probing_hooks = [dict(table) for table in hooks]
 if probed:
     # `plain` must have found torch's own, all of them.
     assert all(plain(probing) is not probing for _, _, probing in places), places
     assert all(probing_hooks), probing_hooks
 if rank == 0:
     open(ready, "w").close()
-steps, flag, over, number = [], torch.zeros(1), False, 0
+flag, over, number = torch.zeros(1), False, 0
 while not over:
-    wanted = True
-    iterator = iter(loader)
+    batches = iter(loader)
     for turn in range(4):
         wanted = turn in (0, 3) if number % 2 == 0 else turn in (1, 2)
         if probed:
@@ -103,7 +89,7 @@ while not over:
         walls, used = [], []
         for _ in range(block):
             begin, before = time.perf_counter(), time.thread_time()
-            inputs = next(iterator)
+            inputs = next(batches)
             optimizer.zero_grad()
             model(inputs).square().mean().backward()
             optimizer.step()
@@ -116,11 +102,6 @@ while not over:
     flag[0] = rank == 0 and os.path.exists(stop)
     dist.all_reduce(flag)
     over = bool(flag.item())
-if rank == 0:
-    with open(out, "w") as file:
-        json.dump(steps, file)
-dist.destroy_process_group()
-time.sleep(0.5)  # a gloo thread that lets go of the last collective after Python has gone would abort the process
 """
 
 
@@ -140,19 +121,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=60.0, help="of steps after each start (default: 60)")
     parser.add_argument("--starts", type=int, default=3, help="times that the job is started (default: 3)")
-    parser.add_argument("--width", type=int, default=512, help="layer width: the length of a step (default: 512)")
+    layers = step_job.LAYERS
+    parser.add_argument("--layers", type=int, default=layers, help=f"of the network: the length of a step ({layers})")
     parser.add_argument("--no-write", action="store_true", help="print only")
     chosen = parser.parse_args(arguments)
     walls: list[float] = []
     used: list[float] = []
     plain: list[float] = []
     for _ in range(chosen.starts):
-        for added_wall, added_used, step in rounds(run("rankscope", chosen.width, chosen.seconds)[0]):
+        for added_wall, added_used, step in rounds(run("rankscope", chosen.layers, chosen.seconds)[0]):
             walls.append(added_wall)
             used.append(added_used)
             plain.append(step)
     step_s = statistics.median(plain)
-    beside = run("rankscope", chosen.width, LAUNCHER_S)[1] - run("torchrun", chosen.width, LAUNCHER_S)[1]
+    beside = run("rankscope", chosen.layers, LAUNCHER_S)[1] - run("torchrun", chosen.layers, LAUNCHER_S)[1]
     wall, processor = _cost(walls), _cost(used)
     # Both ranks' cores are busy: what the launcher takes, it takes from one of them, and the other waits for that one.
     ratio = 1 + wall.median / step_s + beside
@@ -188,25 +170,23 @@ def rounds(steps: list[tuple[bool, list[float], list[float]]]) -> list[tuple[flo
     return found
 
 
-def run(launcher: str, width: int, seconds: float) -> tuple[list[tuple[bool, list[float], list[float]]], float]:
+def run(launcher: str, layers: int, seconds: float) -> tuple[list[tuple[bool, list[float], list[float]]], float]:
     """The blocks of rank 0, and the processor time per second of everything but the ranks."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         script = folder / "train.py"
-        script.write_text(step_time.PINNED + JOB)
-        before, environment = step_time.started_alike()
+        script.write_text(step_job.text(LOOP, before=SWITCHED))
         command = {
             "torchrun": [sys.executable, "-m", "torch.distributed.run", "--standalone"],
             "rankscope": [sys.executable, "-m", "rankscope", "run", "--standalone", "--run-dir", str(folder / "run")],
         }[launcher]
-        ends = [str(folder / end) for end in ("ready", "stop", "steps.json")]
-        numbers = [str(width), str(BLOCK), str(BATCH)]
+        arguments = [str(folder / "steps.json"), str(layers), str(folder / "ready"), str(folder / "stop"), str(BLOCK)]
         with (folder / "log").open("wb") as log:
             job = subprocess.Popen(
-                [*before, *command, "--nproc-per-node", "2", str(script), *ends, *numbers],
+                [*command, "--nproc-per-node", "2", str(script), *arguments],
                 stdout=log,
                 stderr=log,
-                env=environment,
+                env=step_job.environment(),
             )
         try:
             while not (folder / "ready").exists():

@@ -55,14 +55,39 @@ def test_time_to_the_first_step_has_the_interval_of_a_median(pairs: int, low: in
     assert found.judged == ("goal 1.08: met" if pairs < 12 else "goal 1.08: open, too few pairs")
 
 
-def test_only_steps_inside_of_the_turn_count_and_too_few_tell_nothing() -> None:
+def test_first_steps_of_a_turn_do_not_count() -> None:
     import step_time
 
-    steps = [(0.1 * number, 0.1 * number + 0.01 * (number + 1), 0.005) for number in range(10)]
-    wall, used = step_time._medians(steps, (0.15, 0.75)) or (0.0, 0.0)
-    assert round(wall, 6) == 0.05, "the steps that begin at 0.2 to 0.6 s"
-    assert used == 0.005
-    assert step_time._medians(steps, (0.15, 0.5)) is None
+    settling = [(9.0, 9.0)] * step_time.SETTLE
+    turn = [*settling, (0.010, 0.004), (0.011, 0.005), (0.018, 0.006)]
+    assert step_time._medians(turn) == (0.011, 0.005)
+    assert round(step_time._mean([turn, [*settling, (0.001, 0.001)]]), 6) == 0.010
+
+
+def test_turns_of_a_job_read_every_batch_once_a_round() -> None:
+    import step_job
+
+    assert step_job.BATCHES % step_job.TURN == 0
+    compile(step_job.in_turns(), "train.py", "exec")
+
+
+@pytest.mark.slow
+def test_two_jobs_make_the_same_number_of_steps_in_turns(tmp_path: Path) -> None:
+    import step_time
+
+    one, two = step_time.measure(tmp_path, 3, 1, None, swapped=True, null=False)
+    assert [len(turn) for turn in one] == [len(turn) for turn in two] == [8, 8, 8]
+    assert all(0 < used <= wall * 1.1 for turn in one + two for wall, used in turn)
+
+
+@pytest.mark.slow
+def test_job_that_fails_is_told_and_the_other_does_not_wait_for_it(tmp_path: Path) -> None:
+    import step_job
+    import step_time
+
+    broken = step_job.in_turns("if number == 1: os._exit(3)")
+    with pytest.raises(SystemExit, match="a job failed"):
+        step_time.measure(tmp_path, 3, 1, broken, swapped=False, null=True)
 
 
 def test_probe_costs_what_blocks_with_it_take_longer_than_their_neighbours_without() -> None:

@@ -142,14 +142,14 @@ RUNNING: dict[str, Way] = {
     "torchrun --standalone --nproc-per-node N train.py": Way(
         shows="--nproc-per-node", instead="torchrun --help", because="N is any number"
     ),
-    "python benchmarks/overhead.py --starts 14 --pairs 12": Way(
+    "python benchmarks/overhead.py --starts 30 --pairs 12": Way(
         shows="--pairs", instead="python benchmarks/overhead.py --help", because="takes minutes on a quiet machine"
     ),
     "python benchmarks/step_cost.py --seconds 60 --starts 3": Way(
         shows="--seconds", instead="python benchmarks/step_cost.py --help", because="takes minutes on a quiet machine"
     ),
-    "python benchmarks/stages.py --starts 20 --rounds 8": Way(
-        shows="--rounds", instead="python benchmarks/stages.py --help", because="takes minutes on a quiet machine"
+    "python benchmarks/stages.py --starts 30 --turns 40": Way(
+        shows="--turns", instead="python benchmarks/stages.py --help", because="takes minutes on a quiet machine"
     ),
     "python benchmarks/imports.py --ranks 8": Way(
         shows="--ranks", instead="python benchmarks/imports.py --help", because="takes minutes on a quiet machine"
