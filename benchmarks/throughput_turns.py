@@ -17,6 +17,7 @@ from typing import Any
 import step_time
 from rankscope.train.place import Place
 from throughput_bench import readied
+from throughput_variants import MODELS
 
 SCRIPT = Path(__file__).resolve().with_name("throughput.py")
 PACED_CHECKPOINT_EVERY = 100
@@ -31,9 +32,15 @@ def overhead(name: str, changes: str, arguments: argparse.Namespace) -> dict[str
     """
     with tempfile.TemporaryDirectory() as folder_name:
         folder = Path(folder_name)
-        # Both jobs would try kernels at the same time, and might not choose the same.
-        same = changes if "model.products" in changes else ",".join(filter(None, (changes, "model.products=torch")))
-        script = [str(SCRIPT), "--model", name, "--try", same, "--quiet"]
+        needed = {
+            # Both jobs would try kernels at the same time, and might not choose the same.
+            "model.products": "torch",
+            # Both must fit on the GPU.
+            "training.batch_size": str(max(1, MODELS[name].training.batch_size // 2)),
+        }
+        same = [changes] if changes else []
+        same += [f"{key}={value}" for key, value in needed.items() if key not in changes]
+        script = [str(SCRIPT), "--model", name, "--try", ",".join(same), "--quiet"]
         rankscope = [
             sys.executable,
             "-m",
