@@ -10,8 +10,9 @@ Its steps must take the same time from one to the next for a cost of half a per 
   tick: an all-reduce of 4 KB takes 0.2 ms or 4 ms, at random.
 
 Where data happen to lie makes a process faster or slower for as long as it lives, by more than the scope does. A job
-under the scope allocates a little more than one without, so that its data lie elsewhere, at every start in the same
-way: that would look like a cost. Hence memory is filled at random before the network is made.
+under the scope allocates a little more than one without; at fixed addresses its data would lie elsewhere at every start
+in the same way, and a difference from that could not be told from a cost. Hence memory is filled at random before the
+network is made.
 """
 
 from __future__ import annotations
