@@ -83,6 +83,7 @@ def test_step_comes_by_few_functions_of_the_probe_and_few_operations(tmp_path: P
         assert functions == ["method", "_pre_forward"]
         assert operations == []
         return
-    assert sorted(functions) == ["__next__", "_pre_forward", "after_step", "own_gradient", "step_begins", "wrapper"]
+    named = ["__next__", "_pre_forward", "after_step", "fed", "own_gradient", "step_begins", "wrapper"]
+    assert sorted(functions) == named
     assert operations == ["C sum", "C item", "C item"], "of the own gradient, and of the loss"
     assert len(steps[0]) <= 35, steps[0]

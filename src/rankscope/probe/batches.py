@@ -30,6 +30,10 @@ class Batches:
             names = [name for name, _ in found]
             self.fed.append((step, names, [t if keep else weakref.ref(t) for _, t in found]))
 
+    def came(self, step: int, batch: weakref.ref[Any] | tuple[weakref.ref[Any], ...]) -> None:
+        """What a loader gave: a tensor, or a sequence of tensors."""
+        self.fed.append((step, ("batch",), (batch,)) if isinstance(batch, weakref.ref) else (step, "batch", batch))
+
     def bad(self, torch: Any, step: int) -> tuple[list[str], str] | None:
         """Names of tensors of that step that hold NaN, and where in the batch; None where none does.
 

@@ -6,6 +6,7 @@ Where `native/quick.c` was compiled for this Python, the state lives there, and 
 from __future__ import annotations
 
 import mmap
+import weakref
 from types import ModuleType
 from typing import Any, cast
 
@@ -24,6 +25,8 @@ from rankscope.probe.replicas import CHECKSUM_EVERY
 from rankscope.probe.shortcuts import quick
 from rankscope.probe.sites import NOWHERE, Place
 
+Reference = weakref.ref[Any]
+
 
 class Beat:
     """The state in Python."""
@@ -39,9 +42,15 @@ class Beat:
         self.optimizer = 0
         """Identity of the one whose step was looked at last."""
         self.loader = 0
-        """Identity of the iterator that gave the last batch; then its number, and the site that asks it."""
+        """Identity of the iterator that gave the last batch; then its number, with that of its workers in the upper
+        half, as on the page, and the site that asks it."""
         self.loader_number = 0
         self.loader_site = 0
+        self.deferring = False
+        """Losses are looked at together with the own gradient: what the one loads into the caches the other finds."""
+        self.batch: Reference | tuple[Reference, ...] | None = None
+        """The batch that came last in a step that is not watched in full: a tensor, or a sequence of tensors."""
+        self.batch_step = 0
         self.losses: tuple[Any, ...] | None = None
         """The arguments of a backward pass whose loss is still to be looked at."""
         self.inputs: tuple[Any, ...] = ()

@@ -73,8 +73,6 @@ class FiniteChecks:
         self._beat = clock.beat
         self._torch: Any = None
         self.tensor: Any = None
-        self.deferring = False
-        """Losses are looked at together with the own gradient: what the one loads into the caches the other finds."""
         self.looking = False
         """From the import of torch until a note was left (what follows is its consequence) or a hook failed."""
         self._late: LateValues | None = None
@@ -132,7 +130,7 @@ class FiniteChecks:
         """Whether the next step of the optimizer needs to be looked at for no more than loss and own gradient."""
         return (
             self.looking
-            and self.deferring
+            and self._beat.deferring
             and self.suspicion is None
             and self._late is None
             and id(optimizer) in self.optimizers
@@ -213,13 +211,21 @@ class FiniteChecks:
         self.suspicion = self._of_input(step, frames) or _Suspicion("loss", step, word, frames=frames)
 
     def _of_input(self, step: int, frames: Frames) -> _Suspicion | None:
-        if step == self._page.steps and self._beat.inputs:  # of a fast step: remembered only now that it matters
-            self.batches.note(step, "input", self._beat.inputs)
-        found = None if self._usual_inputs else self.batches.bad(self._torch, step)
+        found = None if self._usual_inputs else self._bad_inputs(step)
         if found is None:
             return None
         names, detail = found
         return _Suspicion("input", step, "nan", tuple(names), detail, frames)
+
+    def _bad_inputs(self, step: int) -> tuple[list[str], str] | None:
+        # What came in a fast step is taken up only now that it matters.
+        beat = self._beat
+        if beat.batch is not None:
+            self.batches.came(beat.batch_step, beat.batch)
+            beat.batch = None
+        if step == self._page.steps and beat.inputs:
+            self.batches.note(step, "input", beat.inputs)
+        return self.batches.bad(self._torch, step)
 
     # Gradients.
 
@@ -294,7 +300,7 @@ class FiniteChecks:
             largest = torch.stack([norm.float().to(grads[0].device) for norm in torch._foreach_norm(grads)]).sum()
         if largest.is_cpu:
             bad = not math.isfinite(float(largest))
-            if not bad and self.batches.bad(torch, self._page.steps) is not None:
+            if not bad and self._bad_inputs(self._page.steps) is not None:
                 self._usual_inputs = True
         else:
             self._send(largest, _About("gradients", self._page.steps, self._backwards, self._step_frames))
@@ -388,10 +394,10 @@ class FiniteChecks:
         with torch.enable_grad():
             # The node that adds this parameter's gradient up; the reducer takes it over only after that.
             accumulator = sentinel.view_as(sentinel).grad_fn.next_functions[0][0]
-        accumulator.register_prehook(self._own_gradient_hook(replica, sentinel))
-        self.deferring = all(each.dense for each in self.replicas)
+        accumulator.register_prehook(self._own_gradient_hook(replica))
+        self._beat.deferring = all(each.dense for each in self.replicas)
 
-    def _own_gradient_hook(self, replica: Replica, sentinel: Any) -> Callable[[tuple[Any, ...]], None]:
+    def _own_gradient_hook(self, replica: Replica) -> Callable[[tuple[Any, ...]], None]:
         page, clock, beat, modes = self._page, self._clock, self._beat, self._modes
 
         def own_gradient(gradients: tuple[Any, ...]) -> None:
@@ -421,7 +427,7 @@ class FiniteChecks:
             if gradient is not None:
                 self._guarded(self._look_at_gradient, gradient)
 
-        return quick.own_gradient(beat, own_gradient, sentinel) if has_shortcuts(beat) else own_gradient
+        return quick.own_gradient(beat, own_gradient) if has_shortcuts(beat) else own_gradient
 
     def _write_checksums(self) -> None:
         step = self._page.steps

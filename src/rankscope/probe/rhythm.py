@@ -42,7 +42,6 @@ _LOADER_BATCHES, _LOADER_NUMBER, _LOADER_STATE, _LOADER_TIME = range(LOADER_WORD
 _WAITING, _GAVE = LOADER_WAITING << 32, LOADER_GAVE << 32
 # The parts of a call's record that are the same for all backward passes: no peer, no tensor.
 _NO_PEER, _NO_TENSOR = 2**64 - 1, 2**32 - 1
-_BATCH = ("batch",)
 _frame_of = sys._getframe
 _reference = weakref.ref
 _thread_number = _thread.get_native_id
@@ -76,11 +75,12 @@ class Rhythm:
     def next_batch(self, advance: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """For `__next__` of the data loaders' iterators."""
         page, first, beat, finite = self._page, self._first, self._beat, self._finite
-        find_site, batches = self._calls.sites().number, finite.batches
+        find_site = self._calls.sites().number
 
         def exhausted(iterator: Any, yielded: int) -> None:
             beat.loader_site = find_site(_frame_of(1))
-            page.loader(yielded, beat.loader_number, iterator._num_workers, beat.loader_site, LOADER_EXHAUSTED)
+            number, workers = beat.loader_number % 2**32, iterator._num_workers
+            page.loader(yielded, number, workers, beat.loader_site, LOADER_EXHAUSTED)
             first.batch_came(failed=True)
 
         @functools.wraps(advance)
@@ -89,13 +89,13 @@ class Rhythm:
             if beat.full or yielded == 0 or beat.loader != id(iterator):
                 # A loop asks one iterator from one line; where it does not, the stack tells the line of the moment.
                 if yielded == 0 or beat.loader != id(iterator):
-                    beat.loader, beat.loader_number = id(iterator), self._loaders
+                    beat.loader, beat.loader_number = id(iterator), self._loaders | iterator._num_workers << 32
                     self._loaders += 1
                 beat.loader_site = find_site(_frame_of(1))
             words, since = page.words, _time()
             words[_LOADER_TIME] = words[_CHANGED] = since
             words[_LOADER_BATCHES] = yielded
-            words[_LOADER_NUMBER] = beat.loader_number | iterator._num_workers << 32
+            words[_LOADER_NUMBER] = beat.loader_number
             words[_LOADER_STATE] = beat.loader_site | _WAITING
             if yielded == 0 and not first.done_with_batches:
                 first.batch_asked()
@@ -113,10 +113,10 @@ class Rhythm:
             beat.data_ns += now - since
             kind = type(batch)
             if kind is finite.tensor and not beat.full:
-                batches.fed.append((words[_STEPS], _BATCH, (_reference(batch),)))
+                beat.batch, beat.batch_step = _reference(batch), words[_STEPS]
             elif (kind is list or kind is tuple) and not beat.full:
                 try:
-                    batches.fed.append((words[_STEPS], "batch", tuple(map(_reference, batch[:MOST_TENSORS]))))
+                    beat.batch, beat.batch_step = tuple(map(_reference, batch[:MOST_TENSORS])), words[_STEPS]
                 except TypeError:  # not all are tensors
                     finite.fed("batch", batch)
             else:
@@ -127,22 +127,28 @@ class Rhythm:
 
         if not has_shortcuts(beat):
             return __next__
-        return _as_method(quick.next_batch(beat, __next__, advance, exhausted, finite.fed, batches.fed.append), advance)
+        return _as_method(quick.next_batch(beat, __next__, advance, exhausted, finite.fed), advance)
 
     def before_forward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """For `_pre_forward` of DistributedDataParallel."""
         clock, beat, finite = self._clock, self._beat, self._finite
 
-        @functools.wraps(original)
-        def _pre_forward(model: Any, *inputs: Any, **kwargs: Any) -> Any:
-            fed = (*inputs, *kwargs.values()) if kwargs else inputs
+        def fed(inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            if kwargs:
+                inputs = (*inputs, *kwargs.values())
             if beat.full:
                 clock.forward_begins()
-                finite.fed("input", fed)
+                finite.fed("input", inputs)
             elif beat.inputs:  # of another pass since the last step
                 finite.fed("input", beat.inputs)
-            if finite.deferring:
-                beat.inputs = fed
+            if beat.deferring:
+                beat.inputs = inputs
+
+        feed = quick.fed(beat, fed) if has_shortcuts(beat) else fed
+
+        @functools.wraps(original)
+        def _pre_forward(model: Any, *inputs: Any, **kwargs: Any) -> Any:
+            feed(inputs, kwargs)
             return original(model, *inputs, **kwargs)
 
         return _pre_forward
@@ -168,7 +174,7 @@ class Rhythm:
             try:
                 if beat.full:
                     clock.backward_begins()
-                    if finite.deferring and beat.losses is None and finite.suspicion is None:
+                    if beat.deferring and beat.losses is None and finite.suspicion is None:
                         beat.losses = args
                     elif finite.looking:
                         finite.backward_begins(args)

@@ -5,46 +5,55 @@
 
 #include "shortcut.h"
 
-static PyObject *BATCH, *BATCH_NAMES, *NUM_WORKERS, *NUM_YIELDED;
+static PyObject *BATCH, *NUM_YIELDED;
 
-enum { ADVANCE, EXHAUSTED, FED, APPEND };
+enum { ADVANCE, EXHAUSTED, FED };
+
+static PyObject *references(PyObject *const *tensors, Py_ssize_t count) {
+    PyObject *found = PyTuple_New(count);
+    for (Py_ssize_t at = 0; found != NULL && at < count; at++) {
+        PyObject *reference = PyWeakref_NewRef(tensors[at], NULL);
+        if (reference == NULL) {
+            Py_CLEAR(found);
+        } else {
+            PyTuple_SET_ITEM(found, at, reference);
+        }
+    }
+    return found;
+}
 
 static void note_batch(Shortcut *shortcut, PyObject *batch) {
     Beat *beat = shortcut->beat;
-    PyObject *names = BATCH, *found = NULL, *entry = NULL, *result = NULL;
+    PyObject *found = NULL;
     if (Py_TYPE(batch) == beat->tensor) {
-        names = BATCH_NAMES;
-        found = references(&batch, 1);
+        found = PyWeakref_NewRef(batch, NULL);
     } else if (PyList_CheckExact(batch) || PyTuple_CheckExact(batch)) {
         Py_ssize_t count = PySequence_Fast_GET_SIZE(batch);
         found = references(PySequence_Fast_ITEMS(batch), count < beat->most_tensors ? count : beat->most_tensors);
         PyErr_Clear(); /* not all are tensors */
     }
     if (found == NULL) {
-        result = PyObject_CallFunctionObjArgs(shortcut->parts[FED], BATCH, batch, NULL);
+        found = PyObject_CallFunctionObjArgs(shortcut->parts[FED], BATCH, batch, NULL);
+        PyErr_Clear();
     } else {
-        entry = Py_BuildValue("KOO", (unsigned long long)beat->words[beat->counters + STEPS], names, found);
-        result = entry == NULL ? NULL : PyObject_CallOneArg(shortcut->parts[APPEND], entry);
+        beat->batch_step = (long long)beat->words[beat->counters + STEPS];
+        replace(&beat->batch, found);
     }
-    Py_XDECREF(entry);
     Py_XDECREF(found);
-    Py_XDECREF(result);
-    PyErr_Clear();
 }
 
 static PyObject *next_batch(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *keywords) {
     Shortcut *shortcut = (Shortcut *)self;
     Beat *beat = shortcut->beat;
-    long long yielded, workers;
+    long long yielded;
     if (beat->full || beat->words == NULL || PyVectorcall_NARGS(nargsf) != 1 || keywords != NULL ||
-        beat->loader != (uintptr_t)args[0] || (yielded = attribute_number(args[0], NUM_YIELDED)) <= 0 ||
-        (workers = attribute_number(args[0], NUM_WORKERS)) < 0) {
+        beat->loader != (uintptr_t)args[0] || (yielded = attribute_number(args[0], NUM_YIELDED)) <= 0) {
         return PyObject_Vectorcall(shortcut->usual, args, nargsf, keywords);
     }
     uint64_t *words = beat->words, *loader = words + beat->loader_word, since = now_ns();
     loader[LOADER_TIME] = words[beat->counters + CHANGED] = since;
     loader[LOADER_BATCHES] = (uint64_t)yielded;
-    loader[LOADER_NUMBER] = (uint64_t)beat->loader_number | (uint64_t)workers << 32;
+    loader[LOADER_NUMBER] = beat->loader_number;
     loader[LOADER_STATE] = (uint64_t)beat->loader_site | beat->waiting;
     PyObject *batch = PyObject_Vectorcall(shortcut->parts[ADVANCE], args, nargsf, NULL);
     if (batch == NULL) {

@@ -7,22 +7,19 @@
 #include <Python.h>
 #include <structmember.h>
 
+#include "tensors.h"
+
 #include <stdint.h>
 #include <string.h>
 #include <time.h>
 
-#define KINDS 4 /* of numbers: see `watch` */
-
-/* What is asked of a tensor. */
-enum { DTYPE, IS_CPU, IS_CONTIGUOUS, NUMEL, DATA_PTR, QUESTIONS };
-
 typedef struct {
     PyObject_HEAD
-    char full, loss_is_finite;
+    char full, deferring, loss_is_finite;
     long long data_ns;
-    unsigned long long due, optimizer, loader;
-    long long loader_number, loader_site;
-    PyObject *losses, *inputs, *place;
+    unsigned long long due, optimizer, loader, loader_number;
+    long long loader_site, batch_step;
+    PyObject *losses, *inputs, *batch, *place;
     /* The parts of `place`. */
     unsigned long long site;
     long above, lasti, outer_lasti;
@@ -34,7 +31,7 @@ typedef struct {
     unsigned long long waiting, gave;
     /* Torch's, by `watch`. */
     PyTypeObject *tensor;
-    PyObject *kinds[KINDS], *questions[QUESTIONS];
+    Describe describe;
 } Beat;
 
 static uint64_t now_ns(void) {
@@ -70,6 +67,7 @@ static int beat_init(Beat *beat, PyObject *args, PyObject *keywords) {
     }
     replace(&beat->inputs, nothing);
     Py_DECREF(nothing);
+    replace(&beat->batch, Py_None);
     replace(&beat->place, Py_None);
     return 0;
 }
@@ -77,14 +75,9 @@ static int beat_init(Beat *beat, PyObject *args, PyObject *keywords) {
 static void beat_dealloc(Beat *beat) {
     Py_XDECREF(beat->losses);
     Py_XDECREF(beat->inputs);
+    Py_XDECREF(beat->batch);
     Py_XDECREF(beat->place);
     Py_XDECREF(beat->tensor);
-    for (int at = 0; at < KINDS; at++) {
-        Py_XDECREF(beat->kinds[at]);
-    }
-    for (int at = 0; at < QUESTIONS; at++) {
-        Py_XDECREF(beat->questions[at]);
-    }
     if (beat->words != NULL) {
         PyBuffer_Release(&beat->page);
     }
@@ -115,28 +108,12 @@ static PyObject *beat_use(Beat *beat, PyObject *map) {
     return move(map, least, &beat->page, &beat->words) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
-/* Takes attributes of an object over, all or none. */
-static int take(PyObject *object, const char *const *names, PyObject **into, int count) {
-    for (int at = 0; at < count; at++) {
-        PyObject *value = PyObject_GetAttrString(object, names[at]);
-        if (value == NULL) {
-            return -1;
-        }
-        replace(&into[at], value);
-        Py_DECREF(value);
-    }
-    return 0;
-}
-
 static PyObject *beat_watch(Beat *beat, PyObject *torch) {
-    static const char *const kinds[] = {"float32", "float64", "bfloat16", "float16"};
-    static const char *const questions[] = {"dtype", "is_cpu", "is_contiguous", "numel", "data_ptr"};
     PyObject *tensor = PyObject_GetAttrString(torch, "Tensor");
-    if (tensor == NULL || take(torch, kinds, beat->kinds, KINDS) < 0 ||
-        take(tensor, questions, beat->questions, QUESTIONS) < 0) {
-        Py_XDECREF(tensor);
+    if (tensor == NULL) {
         return NULL;
     }
+    beat->describe = describe_of(tensor);
     replace((PyObject **)&beat->tensor, tensor);
     Py_DECREF(tensor);
     Py_RETURN_NONE;
@@ -170,14 +147,17 @@ static int beat_set_place(Beat *beat, PyObject *place, void *unused) {
 
 static PyMemberDef beat_members[] = {
     {"full", T_BOOL, offsetof(Beat, full), 0, NULL},
+    {"deferring", T_BOOL, offsetof(Beat, deferring), 0, NULL},
     {"due", T_ULONGLONG, offsetof(Beat, due), 0, NULL},
     {"data_ns", T_LONGLONG, offsetof(Beat, data_ns), 0, NULL},
     {"optimizer", T_ULONGLONG, offsetof(Beat, optimizer), 0, NULL},
     {"loader", T_ULONGLONG, offsetof(Beat, loader), 0, NULL},
-    {"loader_number", T_LONGLONG, offsetof(Beat, loader_number), 0, NULL},
+    {"loader_number", T_ULONGLONG, offsetof(Beat, loader_number), 0, NULL},
     {"loader_site", T_LONGLONG, offsetof(Beat, loader_site), 0, NULL},
     {"losses", T_OBJECT_EX, offsetof(Beat, losses), 0, NULL},
     {"inputs", T_OBJECT_EX, offsetof(Beat, inputs), 0, NULL},
+    {"batch", T_OBJECT_EX, offsetof(Beat, batch), 0, NULL},
+    {"batch_step", T_LONGLONG, offsetof(Beat, batch_step), 0, NULL},
     {NULL},
 };
 

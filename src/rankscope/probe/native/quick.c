@@ -12,6 +12,19 @@
 #include "gradient.h"
 #include "stages.h"
 
+/* What a model is called with. */
+
+static PyObject *fed(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *keywords) {
+    Shortcut *shortcut = (Shortcut *)self;
+    Beat *beat = shortcut->beat;
+    if (beat->full || !beat->deferring || PyVectorcall_NARGS(nargsf) != 2 || !PyTuple_CheckExact(args[0]) ||
+        !PyDict_CheckExact(args[1]) || PyDict_GET_SIZE(args[1]) > 0 || beat->inputs != EMPTY) {
+        return PyObject_Vectorcall(shortcut->usual, args, nargsf, keywords);
+    }
+    replace(&beat->inputs, args[0]);
+    Py_RETURN_NONE;
+}
+
 /* Steps of optimizers. */
 
 static PyObject *step_begins(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *keywords) {
@@ -40,7 +53,7 @@ static PyObject *step_done(PyObject *self, PyObject *const *args, size_t nargsf,
 /* The module. */
 
 static PyObject *make_next_batch(PyObject *module, PyObject *args) {
-    return make(args, next_batch, APPEND + 1);
+    return make(args, next_batch, FED + 1);
 }
 
 static PyObject *make_backward(PyObject *module, PyObject *args) {
@@ -49,6 +62,14 @@ static PyObject *make_backward(PyObject *module, PyObject *args) {
         return NULL;
     }
     return make(args, backward, NAME + 1);
+}
+
+static PyObject *make_own_gradient(PyObject *module, PyObject *args) {
+    return make(args, own_gradient, 0);
+}
+
+static PyObject *make_fed(PyObject *module, PyObject *args) {
+    return make(args, fed, 0);
 }
 
 static PyObject *make_step_begins(PyObject *module, PyObject *args) {
@@ -63,6 +84,7 @@ static PyMethodDef functions[] = {
     {"next_batch", make_next_batch, METH_VARARGS, NULL},
     {"backward", make_backward, METH_VARARGS, NULL},
     {"own_gradient", make_own_gradient, METH_VARARGS, NULL},
+    {"fed", make_fed, METH_VARARGS, NULL},
     {"step_begins", make_step_begins, METH_VARARGS, NULL},
     {"step_done", make_step_done, METH_VARARGS, NULL},
     {"declare_step", declare_step, METH_O, NULL},
@@ -85,7 +107,6 @@ PyMODINIT_FUNC PyInit__quick(void) {
     } names[] = {
         {&BATCH, "batch"},
         {&NO_KIND, ""},
-        {&NUM_WORKERS, "_num_workers"},
         {&NUM_YIELDED, "_num_yielded"},
     };
     for (size_t at = 0; at < sizeof(names) / sizeof(names[0]); at++) {
@@ -97,8 +118,7 @@ PyMODINIT_FUNC PyInit__quick(void) {
         PyErr_SetString(PyExc_ImportError, "no memory");
         return NULL;
     }
-    if ((EMPTY = PyTuple_New(0)) == NULL || (BATCH_NAMES = PyTuple_Pack(1, BATCH)) == NULL ||
-        (ZERO = PyLong_FromLong(0)) == NULL || PyType_Ready(&ShortcutType) < 0) {
+    if ((EMPTY = PyTuple_New(0)) == NULL || (ZERO = PyLong_FromLong(0)) == NULL || PyType_Ready(&ShortcutType) < 0) {
         return NULL;
     }
     struct {

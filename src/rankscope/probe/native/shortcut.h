@@ -13,8 +13,6 @@ typedef struct {
     vectorcallfunc vectorcall;
     Beat *beat;
     PyObject *usual, *parts[PARTS], *names;
-    Py_ssize_t count; /* of numbers in a gradient, and their kind */
-    int kind;
 } Shortcut;
 
 static void shortcut_dealloc(Shortcut *shortcut) {
@@ -67,19 +65,6 @@ static long long attribute_number(PyObject *object, PyObject *name) {
     return number;
 }
 
-static PyObject *references(PyObject *const *tensors, Py_ssize_t count) {
-    PyObject *found = PyTuple_New(count);
-    for (Py_ssize_t at = 0; found != NULL && at < count; at++) {
-        PyObject *reference = PyWeakref_NewRef(tensors[at], NULL);
-        if (reference == NULL) {
-            Py_CLEAR(found);
-        } else {
-            PyTuple_SET_ITEM(found, at, reference);
-        }
-    }
-    return found;
-}
-
 static PyObject *arguments(PyObject *const *args, Py_ssize_t count) {
     PyObject *given = PyTuple_New(count);
     for (Py_ssize_t at = 0; given != NULL && at < count; at++) {
@@ -98,7 +83,6 @@ static PyObject *make_shortcut(PyObject *beat, PyObject *usual, vectorcallfunc c
     made->beat = (Beat *)Py_NewRef(beat);
     made->usual = Py_NewRef(usual);
     made->names = NULL;
-    made->count = made->kind = 0;
     for (int at = 0; at < PARTS; at++) {
         made->parts[at] = NULL;
     }
