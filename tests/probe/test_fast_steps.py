@@ -8,6 +8,7 @@ import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -347,6 +348,25 @@ def test_every_backward_pass_is_recorded_with_its_line(job: Job) -> None:
     lines = [call.site[0].line for call in calls]
     assert lines == [lines[0], lines[0] + 1] * 2
     assert all(call.left_at is not None and call.depth == 0 for call in calls)
+
+
+def test_lines_of_passes_in_a_function_that_a_library_calls(job: Job) -> None:
+    @contextmanager
+    def nothing() -> Iterator[None]:
+        yield
+
+    @nothing()
+    def passes() -> None:
+        for _ in range(2):
+            job.run_backward((job.forward(good()).pow(2).mean(),))
+
+    before = len(read_page(Path(job.page.path)).progress.calls)
+    passes()
+    passes()
+    calls = read_page(Path(job.page.path)).progress.calls[before:]
+    inner, outer = ([call.site[at].line for call in calls] for at in range(2))
+    assert inner == [inner[0]] * 4
+    assert outer == [outer[0], outer[0], outer[0] + 1, outer[0] + 1]
 
 
 def test_waiting_for_batches_is_added_up_over_fast_steps(job: Job) -> None:

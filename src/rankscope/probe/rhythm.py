@@ -188,14 +188,17 @@ class Rhythm:
                 # The number of the system: Python's own name of a thread is given to the next one after its end.
                 thread = _thread_number()
                 depth = deeper()
-                site, above, code, lasti, outer_code, outer_lasti = beat.place
+                site, above, code, lasti, between, outer_code, outer_lasti = beat.place
                 try:
                     frame = _frame_of(above + 1)
                 except ValueError:
                     frame = _frame_of(0)
                 outer = frame.f_back
+                while between and outer is not None:
+                    outer, between = outer.f_back, between - 1
                 if (
-                    frame.f_code is not code
+                    between
+                    or frame.f_code is not code
                     or frame.f_lasti != lasti
                     or (outer_code is not None if outer is None else outer.f_code is not outer_code)
                     or (outer is not None and outer.f_lasti != outer_lasti)

@@ -20,10 +20,11 @@ OWN_CODE = "<rankscope>"
 STAGE_CODE = "<rankscope importlib._bootstrap>"
 """The same for wrappers of stages; see there for the name."""
 
-Place = tuple[int, int, CodeType | None, int, CodeType | None, int]
+Place = tuple[int, int, CodeType | None, int, int, CodeType | None, int]
 """A site's number, and how to know that another call comes from the same: how many frames above the caller's the
-user's own is, its code and instruction, and those of the frame that called it."""
-NOWHERE: Place = (0, 0, None, 0, None, 0)
+user's own is, its code and instruction; how many frames of others are between it and the user's next one, and the code
+(None where there is no next one) and instruction of that."""
+NOWHERE: Place = (0, 0, None, 0, 0, None, 0)
 
 _user_files: dict[str, bool] = {}
 
@@ -105,18 +106,17 @@ class Sites:
         return number
 
     def place(self, frame: FrameType) -> Place:
-        """The code is None where it does not tell the site: the user's function was called by somebody else, who may
-        have been called from one or another of the user's lines."""
         number, above, inner = self.number(frame), 0, frame
         while not is_user_file(inner.f_code.co_filename):
             if inner.f_back is None:
                 return NOWHERE
             inner, above = inner.f_back, above + 1
-        outer = inner.f_back
+        outer, between = inner.f_back, 0
+        while outer is not None and not is_user_file(outer.f_code.co_filename):
+            outer, between = outer.f_back, between + 1
         if outer is None:
-            return number, above, inner.f_code, inner.f_lasti, None, 0
-        code = inner.f_code if is_user_file(outer.f_code.co_filename) else None
-        return number, above, code, inner.f_lasti, outer.f_code, outer.f_lasti
+            return number, above, inner.f_code, inner.f_lasti, between, None, 0
+        return number, above, inner.f_code, inner.f_lasti, between, outer.f_code, outer.f_lasti
 
 
 def is_whole_site(frame: FrameType) -> bool:

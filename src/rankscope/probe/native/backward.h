@@ -9,26 +9,38 @@
 
 enum { FUNCTION, DONE, FAILED, NEXT_CALL, DEPTHS, NAME };
 
-/* Whether the pass comes from the line that the last one came from. */
-static int same_place(Beat *beat) {
-    PyFrameObject *frame = PyEval_GetFrame(), *outer;
-    if (frame == NULL || beat->code == NULL || beat->code == Py_None) {
-        return 0;
-    }
-    Py_INCREF(frame);
-    for (long above = beat->above; above > 0 && frame != NULL; above--) {
-        outer = PyFrame_GetBack(frame);
+/* So many frames above this one; gives this one up. NULL where there are less. */
+static PyFrameObject *above(PyFrameObject *frame, long count) {
+    while (count-- > 0 && frame != NULL) {
+        PyFrameObject *outer = PyFrame_GetBack(frame);
         Py_DECREF(frame);
         frame = outer;
     }
-    if (frame == NULL) {
+    return frame;
+}
+
+/* Whether the pass comes from the line that the last one came from. */
+static int same_place(Beat *beat) {
+    PyFrameObject *frame = PyEval_GetFrame();
+    if (frame == NULL || beat->code == NULL || beat->code == Py_None) {
         return 0;
     }
-    outer = PyFrame_GetBack(frame);
-    int same = is_at(frame, beat->code, beat->lasti) &&
-               (outer == NULL ? beat->outer_code == Py_None : is_at(outer, beat->outer_code, beat->outer_lasti));
-    Py_DECREF(frame);
+    frame = above((PyFrameObject *)Py_NewRef(frame), beat->above);
+    if (frame == NULL || !is_at(frame, beat->code, beat->lasti)) {
+        Py_XDECREF(frame);
+        return 0;
+    }
+    if (beat->outer_code != Py_None) {
+        frame = above(frame, beat->between + 1);
+        int same = frame != NULL && is_at(frame, beat->outer_code, beat->outer_lasti);
+        Py_XDECREF(frame);
+        return same;
+    }
+    frame = above(frame, beat->between); /* the last one */
+    PyFrameObject *outer = frame == NULL ? NULL : PyFrame_GetBack(frame);
+    int same = frame != NULL && outer == NULL;
     Py_XDECREF(outer);
+    Py_XDECREF(frame);
     return same;
 }
 

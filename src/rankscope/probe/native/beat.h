@@ -22,7 +22,7 @@ typedef struct {
     PyObject *losses, *inputs, *batch, *place;
     /* The parts of `place`. */
     unsigned long long site;
-    long above, lasti, outer_lasti;
+    long above, lasti, between, outer_lasti;
     PyObject *code, *outer_code;
     /* The page. */
     Py_buffer page;
@@ -126,13 +126,13 @@ static PyObject *beat_get_place(Beat *beat, void *unused) {
 
 static int beat_set_place(Beat *beat, PyObject *place, void *unused) {
     unsigned long long site;
-    long above, lasti, outer_lasti;
+    long above, lasti, between, outer_lasti;
     PyObject *code, *outer_code;
     if (place == NULL || !PyTuple_Check(place)) {
         PyErr_SetString(PyExc_TypeError, "a place is a tuple");
         return -1;
     }
-    if (!PyArg_ParseTuple(place, "KlOlOl", &site, &above, &code, &lasti, &outer_code, &outer_lasti)) {
+    if (!PyArg_ParseTuple(place, "KlOllOl", &site, &above, &code, &lasti, &between, &outer_code, &outer_lasti)) {
         return -1;
     }
     replace(&beat->place, place); /* it holds the two codes */
@@ -140,6 +140,7 @@ static int beat_set_place(Beat *beat, PyObject *place, void *unused) {
     beat->above = above;
     beat->code = code;
     beat->lasti = lasti;
+    beat->between = between;
     beat->outer_code = outer_code;
     beat->outer_lasti = outer_lasti;
     return 0;
