@@ -23,6 +23,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import step_job
 import step_time
@@ -128,14 +129,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     walls: list[float] = []
     used: list[float] = []
     plain: list[float] = []
+    text = step_job.text(LOOP, before=SWITCHED)
     for _ in range(chosen.starts):
-        for added_wall, added_used, step in rounds(run("rankscope", chosen.layers, chosen.seconds)[0]):
+        for added_wall, added_used, step in rounds(run("rankscope", chosen.layers, chosen.seconds, text)[0]):
             walls.append(added_wall)
             used.append(added_used)
             plain.append(step)
     step_s = statistics.median(plain)
-    beside = run("rankscope", chosen.layers, LAUNCHER_S)[1] - run("torchrun", chosen.layers, LAUNCHER_S)[1]
-    wall, processor = _cost(walls), _cost(used)
+    scoped, plainly = (run(name, chosen.layers, LAUNCHER_S, text)[1] for name in ("rankscope", "torchrun"))
+    beside = scoped - plainly
+    wall, processor = cost(walls), cost(used)
     # Both ranks' cores are busy: what the launcher takes, it takes from one of them, and the other waits for that one.
     ratio = 1 + wall.median / step_s + beside
     lines = [
@@ -149,8 +152,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print("\n".join(lines))
     if not chosen.no_write:
         path = step_time.RESULTS / f"{time.strftime('%Y-%m-%d')}-step-cost.md"
-        text = ["# What the probe adds to a step, in one process, and what the launcher takes beside it", ""]
-        path.write_text("\n".join([*text, *step_time.facts(), *(f"- {line}" for line in lines)]) + "\n")
+        title = "# What the probe adds to a step, in one process, and what the launcher takes beside it"
+        path.write_text("\n".join([title, "", *step_time.facts(), *(f"- {line}" for line in lines)]) + "\n")
         print(f"written: {path.name}")
     return 0
 
@@ -170,12 +173,12 @@ def rounds(steps: list[tuple[bool, list[float], list[float]]]) -> list[tuple[flo
     return found
 
 
-def run(launcher: str, layers: int, seconds: float) -> tuple[list[tuple[bool, list[float], list[float]]], float]:
+def run(launcher: str, layers: int, seconds: float, text: str) -> tuple[list[Any], float]:
     """The blocks of rank 0, and the processor time per second of everything but the ranks."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         script = folder / "train.py"
-        script.write_text(step_job.text(LOOP, before=SWITCHED))
+        script.write_text(text)
         command = {
             "torchrun": [sys.executable, "-m", "torch.distributed.run", "--standalone"],
             "rankscope": [sys.executable, "-m", "rankscope", "run", "--standalone", "--run-dir", str(folder / "run")],
@@ -223,7 +226,7 @@ def _beside(pid: int, script: str) -> float:
     return total / 1e9
 
 
-def _cost(differences: list[float]) -> Cost:
+def cost(differences: list[float]) -> Cost:
     draw = random.Random(0)
     medians = sorted(statistics.median(draw.choices(differences, k=len(differences))) for _ in range(2000))
     return Cost(statistics.median(differences), medians[50], medians[-51])

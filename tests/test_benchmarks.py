@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -102,7 +103,42 @@ def test_probe_costs_what_blocks_with_it_take_longer_than_their_neighbours_witho
     assert (round(wall, 6), round(used, 6), round(plain, 6)) == (0.0005, 0.00025, 0.011)
 
 
-@pytest.mark.parametrize("name", ["imports", "overhead", "stages", "step_cost", "step_time"])
+def test_parts_of_the_probe_are_told_without_those_that_torch_has_itself() -> None:
+    import step_cost
+    import step_parts
+
+    def block(wanted: bool, *parts: int) -> tuple[bool, list[list[int]]]:
+        return wanted, [[10**9] * 7] * step_cost.SETTLE + [[*parts, 10_000_000]] * 8
+
+    on, off = (50_000, 24_000, 10_000, 15_000, 6_000, 9_000), (45_000, 22_000, 3_000, 12_000, 3_000, 8_000)
+    blocks = [block(True, *on), block(False, *off), block(False, *off), block(True, *on)]
+    ((parts, step),) = step_parts.rounds([*blocks, block(True, *off)])
+    assert [round(1e6 * part, 3) for part in parts] == [5, 2, 7, 15, 3, 1], "a job without the probe has no such hook"
+    assert round(step, 6) == 0.010
+    assert round(1e6 * step_parts.sum_of_medians([parts] * 3).median, 3) == 33
+
+
+@pytest.mark.slow
+def test_parts_of_the_probe_are_measured_one_by_one() -> None:
+    if shutil.which("c++") is None:
+        pytest.skip("needs a C++ compiler")
+    shown = subprocess.run(
+        [sys.executable, str(BENCHMARKS / "step_parts.py"), "--seconds=4", "--starts=1", "--layers=1", "--no-write"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+    import step_parts
+
+    lines = shown.stdout.splitlines()
+    assert [line.partition(":")[0] for line in lines[1:-1]] == list(step_parts.PARTS)
+    gradient, passed = (float(lines[at].split(": ")[1].split()[0]) for at in (4, 3))
+    assert 1 < gradient < 200
+    assert 1 < passed < 200
+
+
+@pytest.mark.parametrize("name", ["imports", "overhead", "stages", "step_cost", "step_parts", "step_time"])
 def test_help_tells_the_options_without_measuring(name: str) -> None:
     shown = subprocess.run(
         [sys.executable, str(BENCHMARKS / f"{name}.py"), "--help"],

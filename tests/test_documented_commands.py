@@ -148,6 +148,9 @@ RUNNING: dict[str, Way] = {
     "python benchmarks/step_cost.py --seconds 60 --starts 3": Way(
         shows="--seconds", instead="python benchmarks/step_cost.py --help", because="takes minutes on a quiet machine"
     ),
+    "python benchmarks/step_parts.py --seconds 60 --starts 2": Way(
+        shows="--seconds", instead="python benchmarks/step_parts.py --help", because="takes minutes on a quiet machine"
+    ),
     "python benchmarks/stages.py --starts 30 --turns 40": Way(
         shows="--turns", instead="python benchmarks/stages.py --help", because="takes minutes on a quiet machine"
     ),
