@@ -141,13 +141,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     wall, processor = cost(walls), cost(used)
     # Both ranks' cores are busy: what the launcher takes, it takes from one of them, and the other waits for that one.
     ratio = 1 + wall.median / step_s + beside
+    highest = ratio + (wall.high - wall.median) / step_s
+    settled = "missed" if ratio > GOAL else "met" if highest <= GOAL else f"met by the median, up to {highest:.4f}"
     lines = [
         f"step without the probe: {1e3 * step_s:.2f} ms; {len(walls)} rounds of 4 blocks of {BLOCK} steps, "
         f"{chosen.starts} starts",
         f"the probe adds to a step: {wall}, {100 * wall.median / step_s:.2f} %",
         f"of which processor time of the main thread: {processor}, {100 * processor.median / step_s:.2f} %",
         f"the launcher takes {1e3 * beside:.2f} ms of processor time a second more than torchrun: {100 * beside:.2f} %",
-        f"together at most a ratio of {ratio:.4f}; goal {GOAL:g}: {'met' if ratio <= GOAL else 'missed'}",
+        f"together at most a ratio of {ratio:.4f}; goal {GOAL:g}: {settled}",
     ]
     print("\n".join(lines))
     if not chosen.no_write:
@@ -173,7 +175,7 @@ def rounds(steps: list[tuple[bool, list[float], list[float]]]) -> list[tuple[flo
     return found
 
 
-def run(launcher: str, layers: int, seconds: float, text: str) -> tuple[list[Any], float]:
+def run(launcher: str, layers: int, seconds: float, text: str, block: int = BLOCK) -> tuple[list[Any], float]:
     """The blocks of rank 0, and the processor time per second of everything but the ranks."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -183,7 +185,7 @@ def run(launcher: str, layers: int, seconds: float, text: str) -> tuple[list[Any
             "torchrun": [sys.executable, "-m", "torch.distributed.run", "--standalone"],
             "rankscope": [sys.executable, "-m", "rankscope", "run", "--standalone", "--run-dir", str(folder / "run")],
         }[launcher]
-        arguments = [str(folder / "steps.json"), str(layers), str(folder / "ready"), str(folder / "stop"), str(BLOCK)]
+        arguments = [str(folder / "steps.json"), str(layers), str(folder / "ready"), str(folder / "stop"), str(block)]
         with (folder / "log").open("wb") as log:
             job = subprocess.Popen(
                 [*command, "--nproc-per-node", "2", str(script), *arguments],

@@ -2,10 +2,11 @@
 
     python benchmarks/step_parts.py [--seconds 60] [--starts 2]
 
-A whole step of 10 ms varies by more than the probe adds to it; the few microseconds around a hook hardly vary. What a
-hook pushes out of the caches for others is not counted here. Needs a C++ compiler: between autograd's engine and the
-hook of a gradient no clock in Python can be read without taking the GIL first, which is most of what that hook costs.
-Prints each part and their sum in per cent of a step, and writes them to benchmarks/results/.
+A whole step of 10 ms varies by more than the probe adds to it; the few microseconds around a hook hardly vary. Whole
+steps are compared as well: what a hook pushes out of the caches for others is in these alone. Needs a C++ compiler:
+between autograd's engine and the hook of a gradient no clock in Python can be read without taking the GIL first, which
+is most of what that hook costs. Prints each part and their sum in per cent of a step, and writes them to
+benchmarks/results/.
 """
 
 from __future__ import annotations
@@ -35,6 +36,11 @@ PARTS = (
     "after the backward pass",
     "around the optimizer's step",
 )
+GRADIENT = 3
+BLOCK = 4
+"""Steps between two changes: few, as a step's length drifts. No class is changed, which would slow the next steps."""
+BLOCKS = step_job.BATCHES // BLOCK
+"""Of a round."""
 
 CLOCK = """
 #include <torch/extension.h>
@@ -110,6 +116,9 @@ def step_begins(*args):
 def step_ends(*args):
     ended[0] = now()
 
+def __next__(iterator):
+    return ask[0](iterator)
+
 def before_forward(*args, **kwargs):
     begin = now()
     result = forward[0](model, *args, **kwargs)
@@ -129,7 +138,8 @@ iterators, graph = dataloader._BaseDataLoaderIter, torch.autograd.graph
 engine, pre_forward, advance = graph._engine_run_backward.__wrapped__, type(model)._pre_forward, iterators.__next__
 exec(compile({timers!r}, "<timers>", "exec"))
 probed = rhythm.backward(inner)
-run, forward = [probed], [pre_forward]
+run, forward, ask = [probed], [pre_forward], [advance]
+iterators.__next__ = __next__
 for module in (graph, torch.autograd):
     module._engine_run_backward = outer
 object.__setattr__(model, "_pre_forward", before_forward)
@@ -145,7 +155,7 @@ nothing = collections.deque(maxlen=0).append  # called with a gradient, it does 
 def switch(wanted):
     run[0] = probed if wanted else inner
     forward[0] = pre_forward if wanted else pre_forward.__wrapped__
-    iterators.__next__ = advance if wanted else advance.__wrapped__
+    ask[0] = advance if wanted else advance.__wrapped__
     gradients[key] = hook[0] if wanted else nothing
     for kept, table in zip(hooks, tables):
         table.clear()
@@ -157,8 +167,8 @@ if rank == 0:
 flag, over, number = torch.zeros(1), False, 0
 while not over:
     batches = iter(loader)
-    for turn in range(4):
-        wanted = turn in (0, 3) if number % 2 == 0 else turn in (1, 2)
+    for turn in range(len(loader) // block):
+        wanted = (turn % 4 in (0, 3)) == (number % 2 == 0)
         switch(wanted)
         made = []
         for _ in range(block):
@@ -193,25 +203,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--no-write", action="store_true", help="print only")
     chosen = parser.parse_args(arguments)
     added: list[list[float]] = []
+    whole: list[float] = []
     plain: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         build_clock(Path(folder))
         before = BEFORE.format(folder=folder)
         text = step_job.text(LOOP.format(timers=TIMERS), before=before)
         for _ in range(chosen.starts):
-            blocks, _ = step_cost.run("rankscope", chosen.layers, chosen.seconds, text)
-            for parts, step in rounds(blocks):
+            blocks, _ = step_cost.run("rankscope", chosen.layers, chosen.seconds, text, BLOCK)
+            for parts, step, without in rounds(blocks):
                 added.append(parts)
-                plain.append(step)
+                whole.append(step)
+                plain.append(without)
     step_s = statistics.median(plain)
     costs = [step_cost.cost([parts[at] for parts in added]) for at in range(len(PARTS))]
     total = sum_of_medians(added)
     ratio = 1 + total.median / step_s
     lines = [
-        f"step without the probe: {1e3 * step_s:.2f} ms; {len(added)} rounds of 4 blocks of {step_cost.BLOCK} steps, "
+        f"step without the probe: {1e3 * step_s:.2f} ms; {len(added)} rounds of {BLOCKS} blocks of {BLOCK} steps, "
         f"{chosen.starts} starts",
         *(f"{name}: {cost}" for name, cost in zip(PARTS, costs, strict=True)),
         f"together: {total}, a ratio of {ratio:.4f}",
+        f"whole step, but for the call of the gradient's hook: {step_cost.cost(whole)}",
     ]
     print("\n".join(lines))
     if not chosen.no_write:
@@ -222,20 +235,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def rounds(steps: Blocks) -> list[tuple[list[float], float]]:
-    """Of each four blocks, in seconds: what the probe adds to each part, by the medians, and the step without it."""
+def rounds(steps: Blocks) -> list[tuple[list[float], float, float]]:
+    """Of each round, in seconds, by the medians: what the probe adds to each part and to the whole step, and the step
+    without it. A gradient's hook that does nothing is called in that, too; a job without the probe has none."""
     found = []
-    for at in range(0, len(steps) - 3, 4):
+    for begin in range(0, len(steps) - BLOCKS + 1, BLOCKS):
         sides: dict[bool, list[list[int]]] = {True: [], False: []}
-        for wanted, made in steps[at : at + 4]:
-            sides[wanted].extend(made[step_cost.SETTLE :])
+        for wanted, made in steps[begin : begin + BLOCKS]:
+            sides[wanted].extend(made)
         on, off = (
             [1e-9 * statistics.median(column) for column in zip(*sides[side], strict=True)] for side in (True, False)
         )
-        # A hook of the gradient that does nothing must be called as well: without the probe there is none.
-        hook = PARTS.index("the gradient before its reduction")
-        parts = [on[at] - (0.0 if at == hook else off[at]) for at in range(len(PARTS))]
-        found.append((parts, off[-1]))
+        parts = [on[at] - (0.0 if at == GRADIENT else off[at]) for at in range(len(PARTS))]
+        found.append((parts, on[-1] - off[-1], off[-1]))
     return found
 
 

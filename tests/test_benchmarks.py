@@ -104,17 +104,19 @@ def test_probe_costs_what_blocks_with_it_take_longer_than_their_neighbours_witho
 
 
 def test_parts_of_the_probe_are_told_without_those_that_torch_has_itself() -> None:
-    import step_cost
     import step_parts
 
-    def block(wanted: bool, *parts: int) -> tuple[bool, list[list[int]]]:
-        return wanted, [[10**9] * 7] * step_cost.SETTLE + [[*parts, 10_000_000]] * 8
+    def block(wanted: bool, drift: int) -> tuple[bool, list[list[int]]]:
+        parts = (
+            (50_000, 24_000, 10_000, 15_000, 6_000, 9_000) if wanted else (45_000, 22_000, 3_000, 12_000, 3_000, 8_000)
+        )
+        return wanted, [[*parts, 10_000_000 + drift + (40_000 if wanted else 0)]] * step_parts.BLOCK
 
-    on, off = (50_000, 24_000, 10_000, 15_000, 6_000, 9_000), (45_000, 22_000, 3_000, 12_000, 3_000, 8_000)
-    blocks = [block(True, *on), block(False, *off), block(False, *off), block(True, *on)]
-    ((parts, step),) = step_parts.rounds([*blocks, block(True, *off)])
+    blocks = [block(at % 4 in (0, 3), 1000 * at) for at in range(step_parts.BLOCKS)]
+    ((parts, whole, step),) = step_parts.rounds([*blocks, block(True, 0)])
     assert [round(1e6 * part, 3) for part in parts] == [5, 2, 7, 15, 3, 1], "a job without the probe has no such hook"
-    assert round(step, 6) == 0.010
+    assert round(1e6 * whole) == 40
+    assert round(step, 3) == 0.010
     assert round(1e6 * step_parts.sum_of_medians([parts] * 3).median, 3) == 33
 
 
@@ -132,7 +134,7 @@ def test_parts_of_the_probe_are_measured_one_by_one() -> None:
     import step_parts
 
     lines = shown.stdout.splitlines()
-    assert [line.partition(":")[0] for line in lines[1:-1]] == list(step_parts.PARTS)
+    assert [line.partition(":")[0] for line in lines[1:-2]] == list(step_parts.PARTS)
     gradient, passed = (float(lines[at].split(": ")[1].split()[0]) for at in (4, 3))
     assert 1 < gradient < 200
     assert 1 < passed < 200
