@@ -119,13 +119,7 @@ class Cost:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--seconds", type=float, default=60.0, help="of steps after each start (default: 60)")
-    parser.add_argument("--starts", type=int, default=3, help="times that the job is started (default: 3)")
-    layers = step_job.LAYERS
-    parser.add_argument("--layers", type=int, default=layers, help=f"of the network: the length of a step ({layers})")
-    parser.add_argument("--no-write", action="store_true", help="print only")
-    chosen = parser.parse_args(arguments)
+    chosen = options(__doc__, starts=3).parse_args(arguments)
     walls: list[float] = []
     used: list[float] = []
     plain: list[float] = []
@@ -151,13 +145,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"the launcher takes {1e3 * beside:.2f} ms of processor time a second more than torchrun: {100 * beside:.2f} %",
         f"together at most a ratio of {ratio:.4f}; goal {GOAL:g}: {settled}",
     ]
+    tell(
+        "step-cost",
+        "What the probe adds to a step, in one process, and what the launcher takes beside it",
+        lines,
+        chosen,
+    )
+    return 0
+
+
+def options(purpose: str | None, starts: int) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=(purpose or "").partition("\n")[0])
+    parser.add_argument("--seconds", type=float, default=60.0, help="of steps after each start (default: 60)")
+    parser.add_argument("--starts", type=int, default=starts, help=f"times that the job is started (default: {starts})")
+    layers = step_job.LAYERS
+    parser.add_argument("--layers", type=int, default=layers, help=f"of the network: the length of a step ({layers})")
+    parser.add_argument("--no-write", action="store_true", help="print only")
+    return parser
+
+
+def tell(name: str, title: str, lines: list[str], chosen: argparse.Namespace) -> None:
     print("\n".join(lines))
     if not chosen.no_write:
-        path = step_time.RESULTS / f"{time.strftime('%Y-%m-%d')}-step-cost.md"
-        title = "# What the probe adds to a step, in one process, and what the launcher takes beside it"
-        path.write_text("\n".join([title, "", *step_time.facts(), *(f"- {line}" for line in lines)]) + "\n")
+        path = step_time.RESULTS / f"{time.strftime('%Y-%m-%d')}-{name}.md"
+        path.write_text("\n".join([f"# {title}", "", *step_time.facts(), *(f"- {line}" for line in lines)]) + "\n")
         print(f"written: {path.name}")
-    return 0
 
 
 def rounds(steps: list[tuple[bool, list[float], list[float]]]) -> list[tuple[float, float, float]]:

@@ -11,7 +11,6 @@ benchmarks/results/.
 
 from __future__ import annotations
 
-import argparse
 import math
 import random
 import shutil
@@ -20,13 +19,11 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import step_cost
 import step_job
-import step_time
 
 PARTS = (
     "a batch from its loader",
@@ -195,13 +192,7 @@ Blocks = list[tuple[bool, list[list[int]]]]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--seconds", type=float, default=60.0, help="of steps after each start (default: 60)")
-    parser.add_argument("--starts", type=int, default=2, help="times that the job is started (default: 2)")
-    layers = step_job.LAYERS
-    parser.add_argument("--layers", type=int, default=layers, help=f"of the network: the length of a step ({layers})")
-    parser.add_argument("--no-write", action="store_true", help="print only")
-    chosen = parser.parse_args(arguments)
+    chosen = step_cost.options(__doc__, starts=2).parse_args(arguments)
     added: list[list[float]] = []
     whole: list[float] = []
     plain: list[float] = []
@@ -226,12 +217,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"together: {total}, a ratio of {ratio:.4f}",
         f"whole step, but for the call of the gradient's hook: {step_cost.cost(whole)}",
     ]
-    print("\n".join(lines))
-    if not chosen.no_write:
-        path = step_time.RESULTS / f"{time.strftime('%Y-%m-%d')}-step-parts.md"
-        text = "\n".join(["# What the probe adds to a step, part by part", "", *step_time.facts()])
-        path.write_text("\n".join([text, *(f"- {line}" for line in lines)]) + "\n")
-        print(f"written: {path.name}")
+    step_cost.tell("step-parts", "What the probe adds to a step, part by part", lines, chosen)
     return 0
 
 
