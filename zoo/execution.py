@@ -45,7 +45,7 @@ def run_case(
     process = subprocess.Popen(
         _command_line(case, run_dir, scratch, command),
         cwd=case.folder,
-        env={**os.environ, **case.expect.env, MARK: mark},
+        env={**os.environ, **_looks(case, folder), **case.expect.env, MARK: mark},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -75,6 +75,12 @@ def run_case(
         leftovers=tuple(f"{pid} {text}" for pid, text in remaining.items()) if exit_code is not None else (),
         trouble=tuple(watch.trouble),
     )
+
+
+def _looks(case: Case, folder: Path) -> dict[str, str]:
+    """For `recorder.py`; rankscope itself does not know these."""
+    every = {"ZOO_LOOK_EVERY": "3"} if case.expect.healthy else {}
+    return {"ZOO_LOOKS": str(folder / "looks"), **every}
 
 
 def _command_line(case: Case, run_dir: Path, scratch: Path, command: Sequence[str]) -> list[str]:

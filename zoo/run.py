@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from execution import run_case
+from execution import RANKSCOPE, run_case
 from expectation import CASES, NCCL_CASES, Case, case_names, load_case
 from judge import Judgement, Observation, blamed_ranks, judge, place_text, ranks_text
 
@@ -38,12 +38,13 @@ def run_and_judge(
     folder: Path,
     root: Path = CASES,
     *,
+    command: Sequence[str] = RANKSCOPE,
     patience: float = 1.0,
     on_fault: Callable[[], None] = lambda: None,
 ) -> Result:
     """Runs one case once, with its files under `folder` (made here); the rest is as in `run_case`."""
     case = load_case(name, root)
-    seen = run_case(case, folder, patience=patience, on_fault=on_fault)
+    seen = run_case(case, folder, command, patience=patience, on_fault=on_fault)
     return Result(case, seen, judge(case, seen), folder)
 
 

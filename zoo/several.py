@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from expectation import CASES, load_case
+from execution import RANKSCOPE
 from run import Result, run_and_judge
 
 STARTING = 2
@@ -21,7 +22,14 @@ Runs = dict[str, Future[Result]]
 
 
 @contextmanager
-def run_several(names: Sequence[str], folder: Path, root: Path = CASES) -> Iterator[Runs]:
+def run_several(
+    names: Sequence[str],
+    folder: Path,
+    root: Path = CASES,
+    *,
+    command: Sequence[str] = RANKSCOPE,
+    at_once: int | None = None,
+) -> Iterator[Runs]:
     """The cases' results, as they come; the files of a case go to `folder` under its name.
 
     Cases that run alone come first, one after the other. What has not begun when the block is left never does.
@@ -33,10 +41,10 @@ def run_several(names: Sequence[str], folder: Path, root: Path = CASES) -> Itera
     def beside_others(name: str) -> Result:
         wait([runs[first] for first in alone])
         with Turn(turns) as turn:
-            return run_and_judge(name, folder / name, root, patience=PATIENCE, on_fault=turn.give_back)
+            return run_and_judge(name, folder / name, root, command=command, patience=PATIENCE, on_fault=turn.give_back)
 
-    with ThreadPoolExecutor(1) as single, ThreadPoolExecutor(AT_ONCE) as pool:
-        runs |= {name: single.submit(run_and_judge, name, folder / name, root) for name in alone}
+    with ThreadPoolExecutor(1) as single, ThreadPoolExecutor(at_once or AT_ONCE) as pool:
+        runs |= {name: single.submit(run_and_judge, name, folder / name, root, command=command) for name in alone}
         runs |= {name: pool.submit(beside_others, name) for name in names if name not in alone}
         try:
             yield runs
