@@ -32,7 +32,6 @@ from typing import Any, TypeVar
 from torch._C._distributed_c10d import TCPStore
 
 from rankscope import __version__
-from rankscope.diagnosis.diagnose import diagnose
 from rankscope.evidence.model import (
     Call,
     Collective,
@@ -51,6 +50,7 @@ from rankscope.launch.nodes.exchange import Exchange
 from rankscope.launch.nodes.opening import open_exchange
 from rankscope.launch.nodes.parcel import NEWEST, pack, travelling, unpack
 from rankscope.launch.nodes.words import Beat, encode
+from rankscope.report.conclude import conclude
 
 # torch's store looks up the names of those who connect and answers nobody meanwhile. Hundreds of nodes on one machine
 # are hundreds of lookups at once; a name server that loses some must not be what is measured.
@@ -200,7 +200,7 @@ def measure(nodes: int, ranks: int) -> Cost:
             told = ", ".join(f"{count} {state}" for state, count in states.most_common())
             raise SystemExit(f"{nodes} nodes: only {states['answered']} answered within {looked:.1f} s ({told})")
         begun = time.perf_counter()
-        verdict = diagnose(seen)
+        verdict = conclude(seen)
         diagnosed = time.perf_counter() - begun
         late = nodes * ranks - 1
         if verdict.outcome != "hang" or [culprit.rank for culprit in verdict.culprits] != [late]:

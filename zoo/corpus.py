@@ -1,4 +1,4 @@
-"""The corpus: what was seen of each zoo case, kept so that the diagnosis can be tried on it without running anything."""
+"""The corpus: what was seen of each zoo case, kept so that the diagnosis can be tried on it again, on any machine."""
 
 from __future__ import annotations
 

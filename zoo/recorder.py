@@ -14,22 +14,22 @@ import time
 from pathlib import Path
 
 from rankscope.cli import main
-from rankscope.diagnosis import diagnose as door
 from rankscope.diagnosis.verdict import Verdict
 from rankscope.evidence.model import Evidence
 from rankscope.evidence.store import save_evidence
 from rankscope.launch.job import Job, RankProcess
+from rankscope.report import conclude as door
 
-_diagnose = door.diagnose
+_conclude = door.conclude
 _started = Job.started
 _folder = Path(os.environ["ZOO_LOOKS"])
 _every_s = float(os.environ.get("ZOO_LOOK_EVERY", "0"))
 _numbers = itertools.count()
 
 
-def diagnose(evidence: Evidence) -> Verdict:
+def conclude(evidence: Evidence) -> Verdict:
     save_evidence(evidence, _folder / f"look-{next(_numbers):03}")
-    return _diagnose(evidence)
+    return _conclude(evidence)
 
 
 def started(job: Job, attempt: int, world_size: int, ranks: list[RankProcess]) -> None:
@@ -46,6 +46,6 @@ def _look_on(job: Job) -> None:
 
 
 if __name__ == "__main__":
-    door.diagnose = diagnose  # before the launcher imports it
+    door.conclude = conclude  # before the launcher imports it
     Job.started = started  # type: ignore[method-assign]
     sys.exit(main())

@@ -8,8 +8,8 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
 
-from expectation import CASES, load_case
 from execution import RANKSCOPE
+from expectation import CASES, load_case
 from run import Result, run_and_judge
 
 STARTING = 2

@@ -7,7 +7,7 @@ from typing import Any
 import factories as make
 
 from rankscope.diagnosis.finding import Finding
-from rankscope.diagnosis.rules.endings import explain_endings
+from rankscope.diagnosis.rules.crashes.endings import explain_endings
 from rankscope.evidence.model import RankEvidence
 
 GLOO = "[/pytorch/third_party/gloo/gloo/transport/tcp/"

@@ -7,9 +7,9 @@ from dataclasses import replace
 import factories as make
 from ended_ranks import MISMATCH, RESET, victim
 
-from rankscope.diagnosis.diagnose import diagnose
 from rankscope.diagnosis.verdict import Verdict
 from rankscope.evidence.model import Call, Frame, RankEvidence
+from rankscope.report.conclude import conclude
 
 PROGRAM = """\
 def average(model):
@@ -46,7 +46,7 @@ def lost(number: int, *calls: Call) -> RankEvidence:
 
 
 def verdict(*ranks: RankEvidence) -> Verdict:
-    return diagnose(make.evidence(*ranks, source={FILE: PROGRAM}))
+    return conclude(make.evidence(*ranks, source={FILE: PROGRAM}))
 
 
 def test_who_made_the_extra_call_is_blamed_and_not_the_rank_that_died_of_it() -> None:

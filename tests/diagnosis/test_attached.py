@@ -11,6 +11,7 @@ from rankscope.diagnosis.attached import as_watched, with_stillness
 from rankscope.diagnosis.diagnose import diagnose
 from rankscope.diagnosis.verdict import Verdict
 from rankscope.evidence.model import ProcessSample, RankEvidence, StackSample, Thread
+from rankscope.report.conclude import pronounce
 
 C10D = (make.lib("torch/distributed/distributed_c10d.py", "all_reduce"),)
 IN_ALL_REDUCE = make.stack("train.py", 24, "train", C10D)
@@ -29,7 +30,7 @@ def seen(number: int, *threads: Thread, processes: tuple[ProcessSample, ...] = W
 
 def attached(*ranks: RankEvidence) -> Verdict:
     evidence = with_stillness(make.evidence(*ranks), 0.5)
-    return as_watched(diagnose(evidence), evidence)
+    return pronounce(as_watched(diagnose(evidence), evidence))
 
 
 @pytest.mark.parametrize(
@@ -66,6 +67,6 @@ def test_others_wait_for_a_rank_that_is_not_here() -> None:
     evidence = replace(
         make.evidence(seen(0, IN_ALL_REDUCE, IN_ALL_REDUCE, processes=make.process("futex"))), world_size=2
     )
-    verdict = diagnose(with_stillness(evidence, 0.5))
+    verdict = pronounce(diagnose(with_stillness(evidence, 0.5)))
     assert (verdict.outcome, verdict.culprits) == ("hang", ())
     assert "rank 1, of which nothing could be seen from here" in verdict.headline

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from incidents import Incident, incident, plans
 from synthetic import CAUSES, Plan, Site
 
-from rankscope.diagnosis.diagnose import diagnose
 from rankscope.diagnosis.verdict import Verdict
 from rankscope.evidence.model import Evidence
+from rankscope.report.conclude import conclude
 from searching import searched
 
 REDUCE = Site("all_reduce", 3, second=False, helper=False)
@@ -32,7 +32,7 @@ def ranks_of(verdict: Verdict) -> set[int | None]:
 
 def check(case: Incident) -> None:
     assume(case.happened())
-    verdict = diagnose(case.evidence)
+    verdict = conclude(case.evidence)
     assert (verdict.outcome, verdict.cause) == ("slow" if case.cause == "slow-rank" else "hang", case.cause)
     named = ranks_of(verdict)
     assert case.accepts(frozenset(named)), verdict.headline
@@ -56,7 +56,7 @@ def test_a_planted_fault_is_found_in_a_plain_program(plant: str, backend: str) -
         pytest.skip("a stopped process does not stop its GPU")
     second = frozenset(range(4)) if plant == "crossed" else frozenset()
     case = incident(plan(plant, second=second, backend=backend))
-    verdict = diagnose(case.evidence)
+    verdict = conclude(case.evidence)
     assert (verdict.cause, ranks_of(verdict)) == (case.cause, set(case.culprits))
     assert verdict.victims == (0, 1, 3)
 
@@ -64,7 +64,7 @@ def test_a_planted_fault_is_found_in_a_plain_program(plant: str, backend: str) -
 def test_two_ranks_without_source_are_never_told_apart_wrongly() -> None:
     for plant in ("return-rank", "extra-rank", "mismatch", "recv"):
         for odd in (0, 1):
-            verdict = diagnose(incident(plan(plant, ranks=2, odd=(odd,), sources=False)).evidence)
+            verdict = conclude(incident(plan(plant, ranks=2, odd=(odd,), sources=False)).evidence)
             assert ranks_of(verdict) != {1 - odd}
 
 
@@ -73,7 +73,7 @@ def test_a_rank_that_waits_only_for_a_crossing_has_no_part_in_it() -> None:
     body = (REDUCE, ON_SECOND)
     for backend in ("gloo", "nccl"):
         case = incident(plan("mismatch", *body, odd=(1,), second=frozenset({1, 3}), on_second=True, backend=backend))
-        verdict = diagnose(case.evidence)
+        verdict = conclude(case.evidence)
         assert verdict.cause == "collective-mismatch"
         assert ranks_of(verdict) == {1, 3}
 
@@ -81,7 +81,7 @@ def test_a_rank_that_waits_only_for_a_crossing_has_no_part_in_it() -> None:
 def test_a_call_of_one_group_passed_by_is_no_crossing_of_groups() -> None:
     """Rank 1 leaves check() early and waits in the default group; rank 0 waits for it in group 1, as it should."""
     case = incident(plan("return-rank", REDUCE, ranks=5, odd=(1,), second=frozenset({0, 1, 2}), on_second=True, step=1))
-    verdict = diagnose(case.evidence)
+    verdict = conclude(case.evidence)
     assert (verdict.cause, ranks_of(verdict)) == ("collective-skipped", {1})
     assert verdict.victims == (0, 2, 3, 4)
 
@@ -89,19 +89,19 @@ def test_a_call_of_one_group_passed_by_is_no_crossing_of_groups() -> None:
 def test_the_end_of_the_data_after_equally_many_batches_is_no_shortage() -> None:
     """The others leave the loop after the same batch, while rank 2 stands in a call of its own in the last one."""
     case = incident(plan("extra-rank", ranks=4, odd=(2,), steps=1, step=0, backend="nccl", sources=False))
-    assert diagnose(case.evidence).cause == "collective-skipped"
+    assert conclude(case.evidence).cause == "collective-skipped"
     data = incident(plan("return-data", replace(REDUCE, op="barrier"), steps=1, step=0, sources=False))
-    assert diagnose(data.evidence).cause == "collective-skipped"
+    assert conclude(data.evidence).cause == "collective-skipped"
 
 
 def test_what_was_issued_to_the_gpu_after_the_fault_does_not_hide_it() -> None:
     case = incident(plan("mismatch", REDUCE, replace(REDUCE, numel=9), odd=(1,), backend="nccl"))
-    verdict = diagnose(case.evidence)
+    verdict = conclude(case.evidence)
     assert (verdict.cause, ranks_of(verdict)) == ("collective-mismatch", {1})
 
 
 def test_a_process_stopped_inside_a_collective_that_all_have_entered_is_named() -> None:
-    verdict = diagnose(incident(plan("stopped-inside")).evidence)
+    verdict = conclude(incident(plan("stopped-inside")).evidence)
     assert (verdict.cause, ranks_of(verdict), verdict.victims) == ("frozen-process", {2}, (0, 1, 3))
 
 
@@ -113,19 +113,19 @@ def without_notes(case: Incident, rank: int) -> Evidence:
 
 def test_a_culprit_whose_lines_are_lost_is_known_by_its_operation() -> None:
     case = incident(plan("extra-rank", BROADCAST, odd=(3,), sources=False, eager=True))
-    verdict = diagnose(without_notes(case, 3))
+    verdict = conclude(without_notes(case, 3))
     assert ranks_of(verdict) == {3}
     assert "a line that was not recorded" in verdict.headline
 
 
 def test_a_victim_whose_lines_are_lost_is_counted_among_those_that_did_the_same() -> None:
     case = incident(plan("extra-rank", BROADCAST, odd=(1,), sources=False))
-    verdict = diagnose(without_notes(case, 0))
+    verdict = conclude(without_notes(case, 0))
     assert (ranks_of(verdict), verdict.victims) == ({1}, (0, 2, 3))
 
 
 def test_a_root_that_is_not_known_is_no_other_root() -> None:
     body = (REDUCE, BROADCAST)
     case = incident(plan("stopped-inside", *body, steps=1, step=0, place=1, sources=False, eager=True))
-    verdict = diagnose(without_notes(case, 1))
+    verdict = conclude(without_notes(case, 1))
     assert (verdict.cause, ranks_of(verdict), verdict.victims) == ("frozen-process", {2}, (0, 1, 3))

@@ -11,7 +11,7 @@ from ended_ranks import ALL_REDUCE, CLOSED, MISMATCH, RESET, STORE, TIMED_OUT, W
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankscope.diagnosis.rules.endings import explain_endings, explain_exception, explain_left
+from rankscope.diagnosis.rules.crashes.endings import explain_endings, explain_exception, explain_left
 from rankscope.evidence.model import HostEvidence, RaisedException, RankEvidence
 
 

@@ -11,8 +11,9 @@ from pathlib import Path
 import factories as make
 import pytest
 
-from rankscope.diagnosis.diagnose import diagnose
+from rankscope import diagnosis
 from rankscope.evidence.model import Collective, Evidence, Gpu, Group, HostEvidence, RankEvidence, StackSample
+from rankscope.report.conclude import conclude
 
 ZOO = Path(__file__).resolve().parents[2] / "zoo"
 sys.path.insert(0, str(ZOO))
@@ -189,7 +190,7 @@ MADE: dict[str, tuple[Callable[[], Evidence], str]] = {
 @pytest.mark.parametrize("name", MADE)
 def test_made_evidence_gets_its_cause_with_a_fix_and_blames_the_right_rank(name: str) -> None:
     made, cause = MADE[name]
-    verdict = diagnose(made())
+    verdict = conclude(made())
     assert verdict.cause == cause
     assert [culprit.rank for culprit in verdict.culprits] == [1]
     assert verdict.victims == (0, 2)
@@ -204,22 +205,22 @@ def test_every_cause_of_the_contract_has_a_zoo_case_or_made_evidence() -> None:
 
 
 def test_every_cause_is_named_by_some_rule() -> None:
-    rules = Path(diagnose.__code__.co_filename).parent
+    rules = Path(diagnosis.__path__[0])
     text = "\n".join(path.read_text() for path in rules.rglob("*.py"))
     text = re.sub(r'f"nan-\{kind\}"', '"nan-input" "nan-loss" "nan-gradient"', text)
     assert {cause for cause in CAUSES if f'"{cause}"' not in text} == set()
 
 
 def test_what_the_driver_reports_is_explained_beside_the_error() -> None:
-    verdict = diagnose(MADE["a fault that the driver reports"][0]())
+    verdict = conclude(MADE["a fault that the driver reports"][0]())
     assert "the driver reported Xid 79 of GPU 0000:81:00: the GPU has fallen off the bus" in verdict.because
     assert "take this GPU out" in verdict.fix[0]
-    program = diagnose(crashed("RuntimeError", "CUDA error: an illegal memory access", hosts=host(XID_31)))
+    program = conclude(crashed("RuntimeError", "CUDA error: an illegal memory access", hosts=host(XID_31)))
     assert "compute-sanitizer" in program.fix[0]
 
 
 def test_gpu_that_works_is_no_hang() -> None:
-    verdict = diagnose(waits_for_gpu(utilization=97, cpu=0.5, still=0.5))
+    verdict = conclude(waits_for_gpu(utilization=97, cpu=0.5, still=0.5))
     assert (verdict.outcome, verdict.cause) == ("slow", "slow-rank")
     assert "gpu-stuck" in [each.cause for each in verdict.alternatives]
 
@@ -227,7 +228,7 @@ def test_gpu_that_works_is_no_hang() -> None:
 def test_printing_without_a_gpu_is_not_waiting_for_one() -> None:
     evidence = waits_for_gpu(line="print(loss.item())")
     without = make.evidence(*evidence.ranks, source={"train.py": "x\ny\nprint(loss.item())\n"}, hosts=host())
-    assert diagnose(without).cause != "gpu-stuck"
+    assert conclude(without).cause != "gpu-stuck"
 
 
 def test_stack_that_moves_is_not_stuck_in_a_gpu() -> None:
@@ -235,4 +236,4 @@ def test_stack_that_moves_is_not_stuck_in_a_gpu() -> None:
     seen = evidence.ranks[1]
     moved = (seen.stacks[0], StackSample(make.NOW, (make.stack("train.py", 9, "train"),), "py-spy"))
     ranks = (evidence.ranks[0], replace(seen, stacks=moved))
-    assert diagnose(make.evidence(*ranks, evidence.ranks[2], hosts=evidence.hosts)).cause != "gpu-stuck"
+    assert conclude(make.evidence(*ranks, evidence.ranks[2], hosts=evidence.hosts)).cause != "gpu-stuck"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import factories as make
 from ended_ranks import failed
 
-from rankscope.diagnosis.diagnose import diagnose
 from rankscope.diagnosis.verdict import Verdict
 from rankscope.evidence.model import RankEvidence
+from rankscope.report.conclude import conclude
 
 
 def text(number: int, own: str, other_number: int, other: str, seq: int = 6) -> str:
@@ -30,7 +30,7 @@ def culprits(verdict: Verdict) -> list[tuple[int | None, int | None]]:
 
 def test_the_rank_whose_call_differs_is_named_and_not_those_that_raised_with_it() -> None:
     shapes = ("ALLREDUCE, TensorShape=[4]", "ALLREDUCE, TensorShape=[6]")
-    verdict = diagnose(
+    verdict = conclude(
         make.evidence(
             stopped(0, 7, text(0, shapes[0], 2, shapes[1])),
             stopped(1, 7, text(1, shapes[0], 2, shapes[1])),
@@ -42,7 +42,7 @@ def test_the_rank_whose_call_differs_is_named_and_not_those_that_raised_with_it(
 
 
 def test_one_against_one_names_both_calls() -> None:
-    verdict = diagnose(
+    verdict = conclude(
         make.evidence(
             stopped(0, 7, text(0, "ALLREDUCE", 1, "BARRIER")), stopped(1, 8, text(1, "BARRIER", 0, "ALLREDUCE"))
         )
@@ -53,7 +53,7 @@ def test_one_against_one_names_both_calls() -> None:
 
 def test_numbers_of_a_subgroup_are_not_taken_for_ranks_of_the_job() -> None:
     # Ranks 1 to 3 are a group, in which they are 0 to 2; the last of them calls a barrier.
-    verdict = diagnose(
+    verdict = conclude(
         make.evidence(
             make.rank(0),
             stopped(1, 7, text(0, "ALLREDUCE", 2, "BARRIER")),
@@ -65,7 +65,7 @@ def test_numbers_of_a_subgroup_are_not_taken_for_ranks_of_the_job() -> None:
 
 
 def test_two_groups_that_failed_at_once_are_not_counted_together() -> None:
-    verdict = diagnose(
+    verdict = conclude(
         make.evidence(
             stopped(0, 7, text(0, "ALLREDUCE", 1, "BARRIER")),
             stopped(1, 9, text(1, "BARRIER", 0, "ALLREDUCE")),

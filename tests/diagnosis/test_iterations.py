@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import factories as make
 
-from rankscope.diagnosis.diagnose import diagnose
 from rankscope.evidence.model import Group, RankEvidence
+from rankscope.report.conclude import conclude
 
 USUAL, EXTRA = make.frame("engine.py", 42, "step"), make.frame("engine.py", 39, "vote")
 WHOLE = (Group("default_pg", "", (0, 1, 2)),)
@@ -26,6 +26,6 @@ def rank(number: int, last: str) -> RankEvidence:
 
 
 def test_iteration_of_the_first_parting_is_told_without_optimizer_steps() -> None:
-    verdict = diagnose(make.evidence(rank(0, "all_reduce"), rank(1, "all_reduce"), rank(2, "all_gather")))
+    verdict = conclude(make.evidence(rank(0, "all_reduce"), rank(1, "all_reduce"), rank(2, "all_gather")))
     assert (verdict.outcome, [culprit.rank for culprit in verdict.culprits]) == ("hang", [2])
     assert "in iteration 7 of all_reduce at step (engine.py:42)" in verdict.because[0]

@@ -8,8 +8,8 @@ import factories as make
 import pytest
 from ended_ranks import CLOSED, TIMED_OUT, victim
 
-from rankscope.diagnosis.diagnose import diagnose
 from rankscope.evidence.model import Call, Collective, Frame, Group, RankEvidence
+from rankscope.report.conclude import conclude
 
 TENSOR = make.frame("train.py", 8, "sync_tensor")
 DATA = make.frame("train.py", 10, "sync_data")
@@ -55,7 +55,7 @@ def with_calls(number: int, *sites: Frame, failed: bool = False, code: int = 0) 
 def test_a_rank_that_passed_by_a_call_and_ended_is_shown_with_that_call() -> None:
     short = with_calls(0, *[TENSOR, DATA] * 5, TENSOR, *[TENSOR, DATA] * 4)
     waits = with_calls(1, *[TENSOR, DATA] * 10, failed=True, code=1)
-    verdict = diagnose(make.evidence(short, waits, source={"train.py": SOURCE}, trigger="failure"))
+    verdict = conclude(make.evidence(short, waits, source={"train.py": SOURCE}, trigger="failure"))
     assert (verdict.outcome, verdict.cause, verdict.certainty) == ("crash", "collective-skipped", "likely")
     [culprit] = verdict.culprits
     assert culprit.rank == 0
@@ -68,7 +68,7 @@ def test_a_rank_that_passed_by_a_call_and_ended_is_shown_with_that_call() -> Non
 def test_a_rank_whose_calls_only_end_earlier_has_left() -> None:
     short = with_calls(0, *[TENSOR, DATA] * 9)
     waits = with_calls(1, *[TENSOR, DATA] * 9, TENSOR, failed=True, code=1)
-    verdict = diagnose(make.evidence(short, waits, source={"train.py": SOURCE}, trigger="failure"))
+    verdict = conclude(make.evidence(short, waits, source={"train.py": SOURCE}, trigger="failure"))
     assert (verdict.cause, verdict.certainty, verdict.culprits[0].rank) == ("rank-left", "proven", 0)
 
 
@@ -76,14 +76,14 @@ def test_ranks_that_part_for_good_are_not_taken_for_one_call_left_out() -> None:
     other = make.frame("train.py", 8, "sync_tensor")
     short = with_calls(0, *[TENSOR, DATA] * 5, *[TENSOR] * 9)
     waits = with_calls(1, *[other, DATA] * 7, failed=True, code=1)
-    verdict = diagnose(make.evidence(short, waits, source={"train.py": SOURCE}, trigger="failure"))
+    verdict = conclude(make.evidence(short, waits, source={"train.py": SOURCE}, trigger="failure"))
     assert verdict.cause == "rank-left"
 
 
 def test_a_rank_that_ended_before_others_lost_it_in_an_unrecorded_collective_has_left() -> None:
     gone = make.rank(1, progress=make.progress(world=3), exit=make.ended(0, make.NOW - 2))
     lost = [victim(n, CLOSED, exit=make.ended(1, make.NOW)) for n in (0, 2)]
-    verdict = diagnose(make.evidence(lost[0], gone, lost[1], trigger="failure"))
+    verdict = conclude(make.evidence(lost[0], gone, lost[1], trigger="failure"))
     assert (verdict.outcome, verdict.cause, verdict.certainty) == ("crash", "rank-left", "likely")
     assert [culprit.rank for culprit in verdict.culprits] == [1]
     assert verdict.victims == (0, 2)
@@ -97,7 +97,7 @@ def test_a_job_with_failed_ranks_is_never_well_even_where_nobody_can_be_named(le
         else victim(n, TIMED_OUT, exit=make.ended(1, make.NOW))
         for n in range(3)
     ]
-    verdict = diagnose(make.evidence(*ranks, trigger="failure"))
+    verdict = conclude(make.evidence(*ranks, trigger="failure"))
     assert (verdict.outcome, verdict.cause, verdict.certainty) == ("crash", "comm-error", "possible")
     assert verdict.culprits == ()
 
@@ -170,7 +170,7 @@ def accumulating(number: int, passes: int, every: int, *, waits: bool) -> RankEv
 
 def test_ranks_that_reduce_in_different_passes_did_not_run_out_of_data() -> None:
     inside, outside = accumulating(0, 12, 3, waits=True), accumulating(1, 12, 4, waits=False)
-    verdict = diagnose(make.evidence(inside, outside, source={"train.py": LOOP}))
+    verdict = conclude(make.evidence(inside, outside, source={"train.py": LOOP}))
     assert (verdict.outcome, verdict.cause) == ("hang", "collective-skipped")
     assert {culprit.rank for culprit in verdict.culprits} == {0, 1}, "nothing tells which of the two is right"
     assert "in pass 3 rank 0 reduces, rank 1 not" in verdict.headline
@@ -178,7 +178,7 @@ def test_ranks_that_reduce_in_different_passes_did_not_run_out_of_data() -> None
 
 def test_a_rank_with_fewer_passes_did_run_out_of_data() -> None:
     inside, outside = accumulating(0, 12, 3, waits=True), accumulating(1, 9, 3, waits=False)
-    verdict = diagnose(make.evidence(inside, outside, source={"train.py": LOOP}))
+    verdict = conclude(make.evidence(inside, outside, source={"train.py": LOOP}))
     assert (verdict.cause, [culprit.rank for culprit in verdict.culprits]) == ("uneven-data", [1])
 
 
@@ -207,7 +207,7 @@ def in_reduction(still: float) -> RankEvidence:
 
 
 def test_a_key_that_only_waiting_ranks_could_set_is_a_likely_hang_after_the_threshold() -> None:
-    verdict = diagnose(make.evidence(in_reduction(12.0), waiting_for_key(12.0)))
+    verdict = conclude(make.evidence(in_reduction(12.0), waiting_for_key(12.0)))
     assert (verdict.outcome, verdict.cause, verdict.certainty) == ("hang", "blocked-call", "likely")
     [culprit] = verdict.culprits
     assert culprit.rank == 1
@@ -218,7 +218,7 @@ def test_a_key_that_only_waiting_ranks_could_set_is_a_likely_hang_after_the_thre
 
 
 def test_a_key_may_still_come_before_the_threshold() -> None:
-    assert diagnose(make.evidence(in_reduction(4.0), waiting_for_key(4.0))).certainty == "possible"
+    assert conclude(make.evidence(in_reduction(4.0), waiting_for_key(4.0))).certainty == "possible"
 
 
 HABIT = """\
@@ -260,7 +260,7 @@ def gathering(number: int, rounds: int, *last: Frame) -> RankEvidence:
 
 def test_the_rank_that_leaves_its_own_habit_is_blamed_not_the_one_that_keeps_it() -> None:
     keeps, leaves = gathering(0, 11, ROW, GATHER), gathering(1, 11, ROW, BARRIER_OF_ALL)
-    verdict = diagnose(make.evidence(keeps, leaves, source={"train.py": HABIT}))
+    verdict = conclude(make.evidence(keeps, leaves, source={"train.py": HABIT}))
     assert (verdict.outcome, verdict.cause) == ("hang", "collective-skipped")
     assert [culprit.rank for culprit in verdict.culprits] == [1]
     assert any("keeps rank 1 from train.py:7" in reason for reason in verdict.because)

@@ -6,8 +6,8 @@ import factories as make
 import pytest
 from ended_ranks import ALL_REDUCE, CLOSED, GLOO, RESET, TIMED_OUT, WATCHDOG, failed, origin, victim
 
-from rankscope.diagnosis.rules.endings import explain_endings
-from rankscope.diagnosis.rules.messages import accused_ranks, closed_by_local_rank, recognise, remarks
+from rankscope.diagnosis.rules.crashes.endings import explain_endings
+from rankscope.diagnosis.rules.crashes.known_errors import accused_ranks, closed_by_local_rank, recognise, remarks
 
 STORE_ERROR = "torch.distributed.DistStoreError"
 NETWORK_ERROR = "torch.distributed.DistNetworkError"

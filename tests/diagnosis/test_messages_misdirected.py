@@ -7,10 +7,10 @@ from dataclasses import replace
 import factories as make
 import pytest
 
-from rankscope.diagnosis.diagnose import diagnose
 from rankscope.diagnosis.timeline import build_timeline
 from rankscope.diagnosis.verdict import Verdict
 from rankscope.evidence.model import Call, Collective, Frame, Group, RankEvidence
+from rankscope.report.conclude import conclude
 
 C10D = "torch/distributed/distributed_c10d.py"
 
@@ -36,7 +36,7 @@ def rank(number: int, *calls: Call, world: int = 3) -> RankEvidence:
 
 
 def told(*ranks: RankEvidence) -> Verdict:
-    return diagnose(make.evidence(*ranks, source={"train.py": "pass\n" * 30}))
+    return conclude(make.evidence(*ranks, source={"train.py": "pass\n" * 30}))
 
 
 def barrier(index: int) -> Call:
@@ -86,7 +86,7 @@ def test_a_message_whose_bytes_are_under_way_is_no_deadlock_however_long_it_take
 
 def test_a_send_that_has_just_met_its_receive_is_a_message_under_way() -> None:
     ranks = (rank(0, call(0, "send", 8, 1, left=False), world=2), rank(1, call(0, "recv", 5, 0, left=False), world=2))
-    assert diagnose(make.evidence(*ranks, stall_after_s=600.0)).outcome == "ok"
+    assert conclude(make.evidence(*ranks, stall_after_s=600.0)).outcome == "ok"
 
 
 def test_a_wait_for_one_of_two_messages_is_no_deadlock_while_one_of_the_senders_still_works() -> None:

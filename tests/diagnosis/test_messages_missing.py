@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import factories as make
 
-from rankscope.diagnosis.diagnose import diagnose
 from rankscope.diagnosis.verdict import Verdict
 from rankscope.evidence.model import Call, Group, RankEvidence
+from rankscope.report.conclude import conclude
 
 C10D = "torch/distributed/distributed_c10d.py"
 SOURCE = """\
@@ -46,7 +46,7 @@ def told(before: int) -> Verdict:
     received = tuple(call(n, "recv", 6, 0) for n in range(before))
     passed_on = tuple(call(n, "recv", 6, 1) for n in range(before))
     ranks = (rank(0, "barrier", -1, 7, sent), rank(1, "recv", 0, 6, received), rank(2, "recv", 1, 6, passed_on))
-    return diagnose(make.evidence(*ranks, source={"train.py": SOURCE}))
+    return conclude(make.evidence(*ranks, source={"train.py": SOURCE}))
 
 
 def test_neither_a_waiting_receiver_nor_its_successor_is_blamed_for_a_message_that_never_came() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import factories as make
 import pytest
 
-from rankscope.diagnosis.diagnose import diagnose
 from rankscope.diagnosis.verdict import Verdict
 from rankscope.evidence.model import Checksum, Evidence, Group, NonFinite, RankEvidence
+from rankscope.report.conclude import conclude
 
 BACKWARD = make.frame("train.py", 50, "main")
 STEP = make.frame("train.py", 51, "main")
@@ -34,7 +34,7 @@ def running(*ranks: RankEvidence) -> Evidence:
 
 
 def test_rank_whose_input_was_bad_is_named_and_the_others_are_victims() -> None:
-    verdict = diagnose(
+    verdict = conclude(
         running(
             rank(0, noted("gradient", local=False)), rank(1, noted("input")), rank(2, noted("gradient", local=False))
         )
@@ -50,35 +50,35 @@ def test_rank_whose_input_was_bad_is_named_and_the_others_are_victims() -> None:
 
 
 def test_bad_input_of_one_rank_outweighs_bad_losses_of_others_in_the_same_step() -> None:
-    verdict = diagnose(running(rank(0, noted("loss")), rank(1, noted("input")), rank(2, noted("loss"))))
+    verdict = conclude(running(rank(0, noted("loss")), rank(1, noted("input")), rank(2, noted("loss"))))
     assert verdict.cause == "nan-input"
     assert blamed(verdict) == [1]
 
 
 def test_earlier_step_counts_whoever_was_read_first() -> None:
-    verdict = diagnose(running(rank(0, noted("parameter", 13, local=False)), rank(1), rank(2, noted("gradient", 12))))
+    verdict = conclude(running(rank(0, noted("parameter", 13, local=False)), rank(1), rank(2, noted("gradient", 12))))
     assert verdict.cause == "nan-gradient"
     assert blamed(verdict) == [2]
     assert verdict.victims == (0,)
 
 
 def test_gradient_that_was_only_seen_reduced_names_nobody() -> None:
-    verdict = diagnose(running(*(rank(number, noted("gradient", local=False)) for number in range(3))))
+    verdict = conclude(running(*(rank(number, noted("gradient", local=False)) for number in range(3))))
     assert (verdict.cause, verdict.certainty) == ("nan-gradient", "likely")
     assert verdict.culprits == ()
     assert verdict.victims == (0, 1, 2)
 
 
 def test_rank_that_is_alone_with_a_bad_gradient_is_named() -> None:
-    verdict = diagnose(running(rank(0), rank(1, noted("gradient", local=False)), rank(2)))
+    verdict = conclude(running(rank(0), rank(1, noted("gradient", local=False)), rank(2)))
     assert blamed(verdict) == [1]
     blind = make.rank(0, make.stack("train.py", 40, "main"))
-    assert diagnose(running(blind, rank(1, noted("gradient", local=False)), rank(2))).culprits == ()
+    assert conclude(running(blind, rank(1, noted("gradient", local=False)), rank(2))).culprits == ()
 
 
 def test_parameters_that_overflow_on_all_ranks_name_all_of_them() -> None:
     notes = [rank(number, noted("parameter", local=False, value="inf", names=("0.weight",))) for number in range(3)]
-    verdict = diagnose(running(*notes))
+    verdict = conclude(running(*notes))
     assert (verdict.cause, verdict.certainty) == ("nan-parameter", "likely")
     assert blamed(verdict) == [0, 1, 2]
     assert [each.cause for each in verdict.alternatives] == ["nan-gradient"]
@@ -87,24 +87,24 @@ def test_parameters_that_overflow_on_all_ranks_name_all_of_them() -> None:
 
 def test_nan_in_the_parameters_of_all_ranks_came_with_a_gradient_and_names_nobody() -> None:
     notes = [rank(number, noted("parameter", local=False, value="nan", names=("head.weight",))) for number in range(3)]
-    verdict = diagnose(running(*notes))
+    verdict = conclude(running(*notes))
     assert (verdict.cause, verdict.certainty, verdict.culprits) == ("nan-gradient", "likely", ())
     assert verdict.victims == (0, 1, 2)
     assert [each.cause for each in verdict.alternatives] == ["nan-parameter"]
     assert "head.weight" in " ".join(verdict.because)
-    alone = diagnose(running(rank(0), notes[1], rank(2)))
+    alone = conclude(running(rank(0), notes[1], rank(2)))
     assert (alone.cause, blamed(alone)) == ("nan-parameter", [1])
 
 
 def test_parameters_bad_before_the_first_step_are_a_matter_of_initialisation() -> None:
-    verdict = diagnose(running(rank(0), rank(1, noted("parameter", 0, local=False)), rank(2)))
+    verdict = conclude(running(rank(0), rank(1, noted("parameter", 0, local=False)), rank(2)))
     assert (verdict.cause, verdict.certainty) == ("nan-parameter", "proven")
     assert blamed(verdict) == [1]
     assert "initialise" in verdict.fix[0]
 
 
 def test_loss_that_is_bad_on_all_ranks_at_once_is_everybodys() -> None:
-    verdict = diagnose(running(*(rank(number, noted("loss", value="inf")) for number in range(3))))
+    verdict = conclude(running(*(rank(number, noted("loss", value="inf")) for number in range(3))))
     assert blamed(verdict) == [0, 1, 2]
 
 
@@ -118,16 +118,16 @@ def test_loss_that_is_bad_everywhere_after_values_met_in_the_forward_pass_names_
         )
         for number in range(3)
     ]
-    verdict = diagnose(running(*ranks))
+    verdict = conclude(running(*ranks))
     assert (verdict.cause, verdict.certainty, verdict.culprits) == ("nan-loss", "possible", ())
     assert "all_reduce at forward (model.py:9)" in " ".join(verdict.because)
 
 
 def test_program_that_ends_itself_because_of_it_is_no_crash() -> None:
     ended = rank(1, noted("gradient"), exit=make.ended(76))
-    verdict = diagnose(running(rank(0), ended, rank(2)))
+    verdict = conclude(running(rank(0), ended, rank(2)))
     assert (verdict.outcome, verdict.cause) == ("nan", "nan-gradient")
-    other = diagnose(running(rank(0), rank(1, noted("gradient"), exit=make.ended(3)), rank(2)))
+    other = conclude(running(rank(0), rank(1, noted("gradient"), exit=make.ended(3)), rank(2)))
     assert (other.outcome, other.cause) == ("crash", "exit-code")
     assert "nan-gradient" in [each.cause for each in other.alternatives]
 
@@ -141,7 +141,7 @@ def replica(
 
 
 def test_replica_that_differs_from_the_majority_is_named() -> None:
-    verdict = diagnose(running(replica(0, [1, 2, 3]), replica(1, [1, 2.5, 3.5]), replica(2, [1, 2, 3])))
+    verdict = conclude(running(replica(0, [1, 2, 3]), replica(1, [1, 2.5, 3.5]), replica(2, [1, 2, 3])))
     assert (verdict.outcome, verdict.cause, verdict.certainty) == ("slow", "parameters-diverged", "likely")
     assert blamed(verdict) == [1]
     assert "after 32 optimizer steps" in verdict.headline
@@ -149,7 +149,7 @@ def test_replica_that_differs_from_the_majority_is_named() -> None:
 
 def test_two_replicas_that_differ_name_nobody() -> None:
     pair = (0, 1)
-    verdict = diagnose(running(replica(0, [1, 2, 3], members=pair), replica(1, [1, 2.5, 3.5], members=pair)))
+    verdict = conclude(running(replica(0, [1, 2, 3], members=pair), replica(1, [1, 2.5, 3.5], members=pair)))
     assert (verdict.cause, verdict.culprits) == ("parameters-diverged", ())
 
 
@@ -162,11 +162,11 @@ def test_two_replicas_that_differ_name_nobody() -> None:
     ],
 )
 def test_replicas_that_are_as_good_as_equal_are_left_alone(other: list[float]) -> None:
-    assert diagnose(running(replica(0, [1, 2, 3]), replica(1, other), replica(2, [1, 2, 3]))).outcome == "ok"
+    assert conclude(running(replica(0, [1, 2, 3]), replica(1, other), replica(2, [1, 2, 3]))).outcome == "ok"
 
 
 def test_replicas_are_only_compared_when_the_whole_group_was_seen() -> None:
     seen = [replica(number, [1, 2 + number, 3 + number], members=(0, 1, 2, 3)) for number in range(3)]
-    assert diagnose(running(*seen)).outcome == "ok"
+    assert conclude(running(*seen)).outcome == "ok"
     apart = [replica(0, [1, 2, 3], group="1", members=(0,)), replica(1, [5, 6, 7], group="2", members=(1,))]
-    assert diagnose(running(*apart)).outcome == "ok"
+    assert conclude(running(*apart)).outcome == "ok"

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from incidents import Incident, incident, plans
 from synthetic import Plan
 
-from rankscope.diagnosis.diagnose import diagnose
 from rankscope.diagnosis.verdict import Verdict
 from rankscope.evidence.model import (
     Call,
@@ -33,6 +32,7 @@ from rankscope.evidence.model import (
     Thread,
 )
 from rankscope.evidence.store import load_evidence, save_evidence
+from rankscope.report.conclude import conclude
 from searching import searched
 
 INCIDENTS = plans().map(incident)
@@ -61,7 +61,7 @@ def test_renumbering_the_ranks_renumbers_the_verdict(case: Incident, chance: ran
     chance.shuffle(shuffled)
     number = dict(enumerate(shuffled))
     ranks = sorted((renumbered(seen, number) for seen in case.evidence.ranks), key=lambda seen: seen.rank)
-    before, after = diagnose(case.evidence), diagnose(replace(case.evidence, ranks=tuple(ranks)))
+    before, after = conclude(case.evidence), conclude(replace(case.evidence, ranks=tuple(ranks)))
     culprits = {(number[e.rank], e.process, e.where) for e in before.culprits if e.rank is not None}
     victims = {number[rank] for rank in before.victims}
     assert told(after) == (before.outcome, before.cause, before.certainty, culprits, victims)
@@ -73,7 +73,7 @@ def test_renumbering_the_ranks_renumbers_the_verdict(case: Incident, chance: ran
 def test_the_order_of_the_evidence_does_not_matter(case: Incident, chance: random.Random) -> None:
     ranks = list(case.evidence.ranks)
     chance.shuffle(ranks)
-    before, after = diagnose(case.evidence), diagnose(replace(case.evidence, ranks=tuple(ranks)))
+    before, after = conclude(case.evidence), conclude(replace(case.evidence, ranks=tuple(ranks)))
     assert told(after) == told(before)
     assert after.headline == before.headline
 
@@ -83,13 +83,13 @@ def test_the_order_of_the_evidence_does_not_matter(case: Incident, chance: rando
 def test_an_innocent_rank_more_changes_nothing_but_the_victims(case: Incident, data: st.DataObject) -> None:
     """It did what one of the innocent did, and waits where that one waits."""
     assume(case.happened() and not case.undecided())
-    before = diagnose(case.evidence)
+    before = conclude(case.evidence)
     like = data.draw(st.sampled_from([seen for seen in case.evidence.ranks if seen.rank in before.victims]))
     new = case.plan.ranks
     joined = {group.name for group in like.progress.groups} if like.progress is not None else set()
     ranks = tuple(_told_of(seen, new, joined) for seen in case.evidence.ranks)
     twin = replace(_told_of(like, new, joined), rank=new, local_rank=new, pid=make.PID + new)
-    after = diagnose(replace(case.evidence, ranks=(*ranks, twin), world_size=new + 1))
+    after = conclude(replace(case.evidence, ranks=(*ranks, twin), world_size=new + 1))
     outcome, cause, certainty, culprits, victims = told(before)
     assert isinstance(victims, set)
     assert told(after) == (outcome, cause, certainty, culprits, victims | {new})
@@ -111,7 +111,7 @@ def test_losing_sight_of_a_rank_never_moves_the_blame_to_a_victim(case: Incident
     what = data.draw(st.sampled_from(["all", "stacks", "collectives", "progress", "processes"]))
     ranks = [_without(seen, what) if seen.rank == lost else seen for seen in case.evidence.ranks]
     kept = tuple(seen for seen in ranks if seen is not None)
-    verdict = diagnose(replace(case.evidence, ranks=kept))
+    verdict = conclude(replace(case.evidence, ranks=kept))
     named = {culprit.rank for culprit in verdict.culprits}
     assert named <= case.culprits, verdict.headline
 
@@ -135,7 +135,7 @@ def test_a_job_on_its_way_is_never_called_hung(plan: Plan, part: float, slowness
     begin = min(seen.progress.calls[0].entered_at for seen in evidence.ranks if seen.progress and seen.progress.calls)
     now = begin + part * (max(ends) - begin)
     ranks = tuple(_on_its_way(seen, now, slowness) for seen in evidence.ranks)
-    verdict = diagnose(replace(evidence, ranks=ranks))
+    verdict = conclude(replace(evidence, ranks=ranks))
     assert verdict.outcome in ("ok", "slow"), verdict.headline
 
 
@@ -181,7 +181,7 @@ def _on_its_way(seen: RankEvidence, now: float, slowness: float) -> RankEvidence
 @searched(40)
 @given(plans(("",)))
 def test_a_job_whose_ranks_all_finished_is_well(plan: Plan) -> None:
-    verdict = diagnose(incident(plan).evidence)
+    verdict = conclude(incident(plan).evidence)
     assert (verdict.outcome, verdict.cause, verdict.culprits, verdict.victims) == ("ok", None, (), ())
 
 
@@ -192,7 +192,7 @@ def test_saved_evidence_gives_the_same_verdict(case: Incident) -> None:
         save_evidence(case.evidence, Path(folder))
         loaded = load_evidence(Path(folder))
     assert loaded == case.evidence
-    assert diagnose(loaded) == diagnose(case.evidence)
+    assert conclude(loaded) == conclude(case.evidence)
 
 
 SMALL = st.integers(-1, 5)
@@ -258,7 +258,7 @@ ANYTHING = st.builds(
 @searched(250)
 @given(ANYTHING)
 def test_any_evidence_has_a_verdict(evidence: Evidence) -> None:
-    verdict = diagnose(evidence)
+    verdict = conclude(evidence)
     assert verdict.headline
     assert (verdict.cause is None) == (verdict.outcome in ("ok", "interrupted"))
     assert verdict.cause is None or verdict.fix

@@ -5,7 +5,7 @@ from __future__ import annotations
 import factories as make
 
 from rankscope.diagnosis.divergence import Divergence, Side
-from rankscope.diagnosis.rules.side_words import side_text
+from rankscope.diagnosis.rules.divergence.side_words import side_text
 from rankscope.diagnosis.timeline import Event
 from rankscope.evidence.model import Frame
 

@@ -9,7 +9,7 @@ import factories as make
 import pytest
 
 from rankscope.diagnosis.finding import Finding
-from rankscope.diagnosis.rules.standing import explain_standing
+from rankscope.diagnosis.rules.standing.standing import explain_standing
 from rankscope.evidence.model import FileLock, RankEvidence, Syscall
 
 URLOPEN = (

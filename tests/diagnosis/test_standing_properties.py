@@ -6,7 +6,7 @@ import factories as make
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankscope.diagnosis.rules.standing import explain_standing
+from rankscope.diagnosis.rules.standing.standing import explain_standing
 from rankscope.evidence.model import FileLock, RankEvidence, Syscall
 
 LOADER = make.lib("torch/utils/data/dataloader.py", "_next_data")

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankscope.diagnosis.diagnose import diagnose
-from rankscope.diagnosis.stragglers import between, find_stragglers, sentence, usual_place
+from rankscope.diagnosis.rules.numbers.stragglers import between, find_stragglers, sentence, usual_place
 from rankscope.evidence.model import Phases
+from rankscope.report.conclude import conclude
 
 
 def spent(
@@ -95,10 +95,10 @@ def test_running_job_with_a_straggler_is_slow_and_an_ended_one_is_well() -> None
         make.rank(number, make.stack("train.py", 40, "main"), progress=make.progress(steps=20, phases=phases))
         for number, phases in times.items()
     ]
-    asked = diagnose(make.evidence(*ranks, trigger="request"))
+    asked = conclude(make.evidence(*ranks, trigger="request"))
     assert (asked.outcome, asked.cause, [each.rank for each in asked.culprits]) == ("slow", "slow-rank", [1])
     assert asked.fix
-    ended = diagnose(make.evidence(*ranks, trigger="end"))
+    ended = conclude(make.evidence(*ranks, trigger="end"))
     assert (ended.outcome, ended.cause) == ("ok", None)
     assert [each.rank for each in ended.stragglers] == [1]
 

@@ -17,7 +17,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankscope.diagnosis.diagnose import diagnose
 from rankscope.errors import EvidenceError
 from rankscope.evidence.readers import dump_files, dumps
 from rankscope.evidence.readers.columns import KindTable
@@ -27,6 +26,7 @@ from rankscope.evidence.readers.gather import gather
 from rankscope.evidence.readers.kinds import HEAD
 from rankscope.evidence.readers.middle import without_middle
 from rankscope.evidence.readers.record import read_json, read_pickle
+from rankscope.report.conclude import conclude
 from searching import searched
 from torch_pickle import torch_pickle
 
@@ -54,7 +54,7 @@ def folder(tmp_path: Path) -> Path:
 
 def refused(folder: Path) -> str:
     evidence = gather([str(folder)])
-    verdict = diagnose(evidence)
+    verdict = conclude(evidence)
     assert [culprit.rank for culprit in verdict.culprits] == [2], verdict.headline
     assert verdict.refused == evidence.refused
     (only,) = evidence.refused
@@ -126,7 +126,7 @@ def test_text_that_is_no_utf8_is_refused_by_name(folder: Path, encode: Callable[
 def test_where_the_dump_of_a_rank_is_cut_off_nobody_is_blamed_in_its_place(folder: Path) -> None:
     path = folder / "nccl_trace_rank_1"
     path.write_bytes(path.read_bytes()[:-400])
-    verdict = diagnose(gather([str(folder)]))
+    verdict = conclude(gather([str(folder)]))
     assert "nccl_trace_rank_1" in str(verdict.refused)
     assert (verdict.outcome, verdict.certainty, verdict.culprits) == ("hang", "possible", ())
     assert "of rank 1 there is no dump" in verdict.headline
@@ -168,7 +168,7 @@ def test_pipes_and_links_to_nowhere_are_refused_without_waiting(folder: Path) ->
     (folder / "nccl_trace_rank_9").symlink_to("nowhere")
     evidence = gather([str(folder)])
     assert len(evidence.refused) == 2
-    assert [culprit.rank for culprit in diagnose(evidence).culprits] == [2]
+    assert [culprit.rank for culprit in conclude(evidence).culprits] == [2]
 
 
 def test_nothing_but_refused_files_is_an_error_that_names_them(tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_calls_that_all_ranks_made_alike_are_left_out_of_a_large_job(tmp_path: P
     assert enough
     assert sum(map(len, kept.values())) < 60 * 900 / 4
     assert all(positions[-1] == 899 for positions in kept.values())
-    verdict = diagnose(gather([str(tmp_path)]))
+    verdict = conclude(gather([str(tmp_path)]))
     assert (verdict.cause, [culprit.rank for culprit in verdict.culprits]) == ("collective-skipped", [41])
     assert verdict.certainty == "proven"
     where = verdict.culprits[0].where

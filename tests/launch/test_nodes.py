@@ -18,7 +18,6 @@ import pytest
 
 from conftest import COMMAND, Rankscope, Started, kill, wait_until
 from namespaces import Host, hosts, why_not
-from rankscope.diagnosis.diagnose import diagnose
 from rankscope.diagnosis.verdict import Verdict
 from rankscope.evidence.model import Call, Collective, Evidence, NodeEvidence, Progress, RankEvidence
 from rankscope.launch.nodes.channel import serves
@@ -26,6 +25,7 @@ from rankscope.launch.nodes.door import Door, knock
 from rankscope.launch.nodes.exchange import Exchange
 from rankscope.launch.nodes.opening import open_exchange
 from rankscope.launch.nodes.parcel import FULL_NODES, LEAST, NEWEST, merge, pack, travelling, unpack
+from rankscope.report.conclude import conclude
 
 ZOO = Path(__file__).resolve().parents[2] / "zoo"
 sys.path.insert(0, str(ZOO))
@@ -227,7 +227,7 @@ def test_evidence_of_all_nodes_is_one_evidence() -> None:
 def test_slow_launcher_of_ranks_that_go_on_is_nobodys_fault() -> None:
     """Nobody waits for the ranks of the node that does not answer."""
     nodes = (NodeEvidence("a", (0,), "answered"), NodeEvidence("b", (1,), "frozen", 7, 9.0, "a"))
-    assert diagnose(evidence(rank(0, "a"), world=2, nodes=nodes)).outcome == "ok"
+    assert conclude(evidence(rank(0, "a"), world=2, nodes=nodes)).outcome == "ok"
 
 
 def test_door_tells_alive_from_frozen_gone_and_unreachable() -> None:

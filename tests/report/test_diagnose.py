@@ -16,8 +16,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "evidence"))
 import flight_dumps as make
 
 from rankscope.cli import main
-from rankscope.diagnosis.diagnose import diagnose
 from rankscope.evidence.readers.gather import gather
+from rankscope.report.conclude import conclude
 
 
 def verdict_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
@@ -146,20 +146,20 @@ def test_dumps_and_a_log_are_put_together(tmp_path: Path, capsys: pytest.Capture
 def test_the_only_rank_without_a_dump_is_likely_the_absent_one(tmp_path: Path) -> None:
     for rank in (0, 1, 3):
         make.write(tmp_path, rank, make.call(1), make.call(2, done=False))
-    verdict = diagnose(gather([str(tmp_path)]))
+    verdict = conclude(gather([str(tmp_path)]))
     assert (verdict.certainty, [culprit.rank for culprit in verdict.culprits]) == ("likely", [2])
 
 
 def test_where_most_dumps_are_missing_nobody_is_blamed(tmp_path: Path) -> None:
     make.write(tmp_path, 0, make.call(1), make.call(2, done=False))
-    verdict = diagnose(gather([str(tmp_path)]))
+    verdict = conclude(gather([str(tmp_path)]))
     assert (verdict.outcome, verdict.certainty, verdict.culprits) == ("hang", "possible", ())
 
 
 def test_one_against_one_blames_nobody_without_the_source(tmp_path: Path) -> None:
     make.write(tmp_path, 0, make.call(1), make.call(2, done=False), ranks=2)
     make.write(tmp_path, 1, make.call(1), ranks=2)
-    verdict = diagnose(gather([str(tmp_path)]))
+    verdict = conclude(gather([str(tmp_path)]))
     assert (verdict.outcome, verdict.certainty, verdict.culprits) == ("hang", "possible", ())
 
 
@@ -172,7 +172,7 @@ def test_the_source_tells_that_the_waiting_rank_made_a_call_too_many(tmp_path: P
     folder.mkdir()
     make.write(folder, 0, first, extra, ranks=2)
     make.write(folder, 1, first, ranks=2)
-    verdict = diagnose(gather([str(folder)]))
+    verdict = conclude(gather([str(folder)]))
     assert (verdict.cause, [culprit.rank for culprit in verdict.culprits]) == ("collective-skipped", [0])
     assert "if rank == 0" in str(verdict.because)
 
@@ -182,7 +182,7 @@ def test_operations_that_never_match_are_proven_by_dumps(tmp_path: Path) -> None
         odd = rank == 1
         last = make.call(2, op="broadcast" if odd else "all_reduce", line=30 if odd else 20, done=False)
         make.write(tmp_path, rank, make.call(1), last, ranks=3)
-    verdict = diagnose(gather([str(tmp_path)]))
+    verdict = conclude(gather([str(tmp_path)]))
     assert (verdict.certainty, [culprit.rank for culprit in verdict.culprits]) == ("proven", [1])
 
 
@@ -230,7 +230,7 @@ def test_a_condition_on_the_rank_blames_the_fewer_ranks_on_either_side_of_it(
         for entry, at in zip(calls, (2, line), strict=True):
             entry["frames"] = make.frames("step", at, str(script))
         make.write(folder, rank, *calls, ranks=3)
-    verdict = diagnose(gather([str(folder)]))
+    verdict = conclude(gather([str(folder)]))
     assert (verdict.cause, [culprit.rank for culprit in verdict.culprits]) == ("collective-skipped", [1])
     assert verdict.victims == (0, 2)
     assert condition in str(verdict.because)
@@ -273,7 +273,7 @@ def test_ranks_that_are_out_of_the_loop_because_another_made_an_extra_call_in_it
         for entry, line in zip([*calls, last], [*lines, 6][:10], strict=True):
             entry["frames"] = make.frames("main", line, str(script))
         make.write(folder, rank, *calls, last, ranks=3)
-    verdict = diagnose(gather([str(folder)]))
+    verdict = conclude(gather([str(folder)]))
     assert (verdict.cause, [culprit.rank for culprit in verdict.culprits]) == ("collective-skipped", [0])
     where = verdict.culprits[0].where
     assert where is not None

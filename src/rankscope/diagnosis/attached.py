@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rankscope.diagnosis import views
-from rankscope.diagnosis.rules.stand import movement
-from rankscope.diagnosis.verdict import Verdict
+from rankscope.diagnosis.finding import Ruling
+from rankscope.diagnosis.rules.standing.stand import movement
 from rankscope.evidence.model import Evidence, RankEvidence
 
 _MOST_SHOWN = 8
@@ -27,10 +27,10 @@ def _still_for(seen: RankEvidence) -> float | None:
     return 0.0 if views.moving(seen) else times[-1] - times[0]
 
 
-def as_watched(verdict: Verdict, evidence: Evidence) -> Verdict:
+def as_watched(ruling: Ruling, evidence: Evidence) -> Ruling:
     """Where nothing is wrong, what was seen of each rank: a short look at a job proves no more than that."""
-    if verdict.outcome != "ok":
-        return verdict
+    if ruling.outcome != "ok":
+        return ruling
     alive = [seen for seen in evidence.ranks if views.alive(seen)]
     moving = [seen.rank for seen in alive if views.moving(seen)]
     still = [seen.rank for seen in alive if not views.moving(seen)]
@@ -39,9 +39,9 @@ def as_watched(verdict: Verdict, evidence: Evidence) -> Verdict:
         parts.append(f"{views.ranks_text(still)} stood still meanwhile, but nothing shows that somebody waits for them")
     because = [f"rank {seen.rank}{_place(seen)}: {'; '.join(movement(seen))}" for seen in alive[:_MOST_SHOWN]]
     return replace(
-        verdict,
+        ruling,
         certainty="likely",
-        headline=f"nothing wrong is seen: {', and '.join(parts)}." if parts else "no rank of the job is left.",
+        summary=f"nothing wrong is seen: {', and '.join(parts)}." if parts else "no rank of the job is left.",
         because=tuple(because),
     )
 

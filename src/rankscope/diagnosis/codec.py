@@ -10,7 +10,8 @@ from rankscope.diagnosis.verdict import Verdict
 from rankscope.errors import EvidenceError
 from rankscope.evidence.encode import to_json
 
-SCHEMA = 1
+READABLE = (1, 2)
+"""Schemas that can be read: 2 only added fields and words to 1."""
 
 
 def verdict_to_json(verdict: Verdict) -> bytes:
@@ -31,8 +32,8 @@ def verdict_from_json(data: bytes) -> Verdict:
         verdict = msgspec.json.decode(data, type=Verdict)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise EvidenceError(f"not a verdict: {error}") from error
-    if verdict.schema != SCHEMA:
-        raise EvidenceError(f"a verdict of schema {verdict.schema}; this version of rankscope reads schema {SCHEMA}")
+    if verdict.schema not in READABLE:
+        raise EvidenceError(f"a verdict of schema {verdict.schema}; this version of rankscope reads schemas 1 and 2")
     return verdict
 
 

@@ -5,36 +5,25 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rankscope.diagnosis import views
-from rankscope.diagnosis.finding import Finding
-from rankscope.diagnosis.rules.endings import Endings
-from rankscope.diagnosis.verdict import Verdict
+from rankscope.diagnosis.finding import Finding, Ruling
+from rankscope.diagnosis.rules.crashes.endings import Endings
 from rankscope.diagnosis.waits import WaitGraph
 from rankscope.evidence.model import Evidence
 
 
-def compose(finding: Finding, evidence: Evidence, graph: WaitGraph, endings: Endings) -> Verdict:
+def compose(finding: Finding, evidence: Evidence, graph: WaitGraph, endings: Endings) -> Ruling:
     guilty = {culprit.rank for culprit in finding.culprits}
     victims = tuple(sorted((set(graph.waiting()) | set(endings.victims)) - guilty))
     victims = tuple(rank for rank in victims if graph.states[rank].seen is not None)
-    if finding.victims is not None:
-        victims = finding.victims
-    headline = finding.summary
-    if victims and finding.culprits and finding.victims is None:
-        them = "it" if len(finding.culprits) == 1 else "them"
-        verb = (
-            f"failed with {them}"
-            if finding.outcome == "crash" and endings.victims
-            else f"{views.verb(victims, 'wait')} for {them}"
-        )
-        headline = f"{headline}; {views.ranks_text(victims)} {verb}"
-    return Verdict(
-        schema=1,
+    return Ruling(
         outcome=finding.outcome,
         cause=finding.cause,
         certainty=finding.certainty,
+        summary=finding.summary,
         culprits=finding.culprits,
-        victims=victims,
-        headline=headline + ".",
+        victims=victims if finding.victims is None else finding.victims,
+        victims_failed=finding.outcome == "crash" and bool(endings.victims),
+        victims_told=finding.victims is not None,
         because=tuple(dict.fromkeys((*finding.because, *_hosts(finding, evidence)))),
         fix=finding.fix,
         alternatives=finding.alternatives,
@@ -45,6 +34,7 @@ def compose(finding: Finding, evidence: Evidence, graph: WaitGraph, endings: End
         exit_codes=exit_codes(evidence),
         references=finding.references,
         next=finding.next,
+        ways=finding.ways,
     )
 
 
@@ -84,38 +74,26 @@ def exit_codes(evidence: Evidence) -> dict[int, int | None]:
     return {seen.rank: seen.exit.code if seen.exit is not None else None for seen in evidence.ranks}
 
 
-def well(world_size: int, headline: str) -> Verdict:
-    """Nothing is wrong."""
-    return Verdict(
-        schema=1,
+def fine(evidence: Evidence) -> Ruling:
+    ruling = Ruling(
         outcome="ok",
         cause=None,
         certainty="proven",
-        culprits=(),
-        victims=(),
-        headline=headline,
-        because=(),
-        fix=(),
-        world_size=world_size,
-    )
-
-
-def fine(evidence: Evidence) -> Verdict:
-    verdict = replace(
-        well(evidence.world_size, f"all {evidence.world_size} ranks are well."),
+        summary=f"all {evidence.world_size} ranks are well.",
+        world_size=evidence.world_size,
         started_at=evidence.started_at,
         ended_at=evidence.collected_at,
         exit_codes=exit_codes(evidence),
     )
     if not evidence.trigger.startswith("files") or all(seen.exit is not None for seen in evidence.ranks):
-        return verdict
+        return ruling
     # Files show what a job did up to then; that it went on nobody saw.
     unfinished = _unfinished(evidence)
     open_ = f"; {views.ranks_text(unfinished)} had not finished a call when they were written" if unfinished else ""
     return replace(
-        verdict,
+        ruling,
         certainty="possible",
-        headline=f"nothing in these files shows that something is wrong{open_}.",
+        summary=f"nothing in these files shows that something is wrong{open_}.",
         because=tuple(unfinished.values())[:8],
         next=_more_of(evidence),
     )

@@ -1,4 +1,4 @@
-"""Evidence → Verdict. The one entrance to the diagnosis."""
+"""Evidence → Ruling. The one entrance to the diagnosis."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from dataclasses import replace
 from rankscope.diagnosis import views
 from rankscope.diagnosis.code import CodeReader
 from rankscope.diagnosis.compose import compose, fine
-from rankscope.diagnosis.finding import Finding
-from rankscope.diagnosis.rules.aborted import settle_abort
-from rankscope.diagnosis.rules.deadlock import explain_deadlock, explain_paired_call
-from rankscope.diagnosis.rules.diverged import explain_diverged
-from rankscope.diagnosis.rules.endings import Endings, explain_endings, explain_exception, explain_left
-from rankscope.diagnosis.rules.fingerprints import explain_compared, explain_mismatch
-from rankscope.diagnosis.rules.gpu import xid_fix, xid_lines
-from rankscope.diagnosis.rules.log_facts import known_messages, signs_of_life
-from rankscope.diagnosis.rules.logs import explain_logs
-from rankscope.diagnosis.rules.memory_limit import with_memory_limit
-from rankscope.diagnosis.rules.nodes import explain_lost_node
-from rankscope.diagnosis.rules.numerics import as_alternative, ended_by_itself, explain_non_finite
-from rankscope.diagnosis.rules.passed_call import explain_passed_call
-from rankscope.diagnosis.rules.record_only import explain_absent, softened
-from rankscope.diagnosis.rules.roots import explain_broken, explain_roots, merged
-from rankscope.diagnosis.rules.set_up import explain_group_creation, explain_missing
-from rankscope.diagnosis.rules.stages import with_stages
-from rankscope.diagnosis.stragglers import as_finding, find_stragglers, phases_of, places_of
-from rankscope.diagnosis.verdict import Certainty, Verdict
+from rankscope.diagnosis.finding import Finding, Ruling
+from rankscope.diagnosis.rules.crashes.aborted import settle_abort
+from rankscope.diagnosis.rules.crashes.endings import Endings, explain_endings, explain_exception, explain_left
+from rankscope.diagnosis.rules.crashes.memory_limit import with_memory_limit
+from rankscope.diagnosis.rules.divergence.deadlock import explain_deadlock, explain_paired_call
+from rankscope.diagnosis.rules.divergence.passed_call import explain_passed_call
+from rankscope.diagnosis.rules.numbers.non_finite import as_alternative, ended_by_itself, explain_non_finite
+from rankscope.diagnosis.rules.numbers.replicas import explain_diverged
+from rankscope.diagnosis.rules.numbers.stragglers import as_finding, find_stragglers, phases_of, places_of
+from rankscope.diagnosis.rules.offline.fingerprints import explain_compared, explain_mismatch
+from rankscope.diagnosis.rules.offline.log_facts import known_messages, signs_of_life
+from rankscope.diagnosis.rules.offline.logs import explain_logs
+from rankscope.diagnosis.rules.offline.record_only import explain_absent, softened
+from rankscope.diagnosis.rules.setup.nodes import explain_lost_node
+from rankscope.diagnosis.rules.setup.set_up import explain_group_creation, explain_missing
+from rankscope.diagnosis.rules.standing.gpu import xid_fix, xid_lines
+from rankscope.diagnosis.rules.standing.roots import explain_broken, explain_roots, merged
+from rankscope.diagnosis.rules.standing.stages import with_stages
+from rankscope.diagnosis.verdict import Certainty
 from rankscope.diagnosis.waits import WaitGraph, build_graph
 from rankscope.evidence.model import Evidence, Exit, RaisedException, RankEvidence
 
@@ -34,8 +34,8 @@ _RUNNING = frozenset({"request", "interrupt"})
 _RUNNING_SHARE = 0.15
 
 
-def diagnose(evidence: Evidence) -> Verdict:
-    """Always a verdict; `ok` where nothing is wrong with what was seen."""
+def diagnose(evidence: Evidence) -> Ruling:
+    """Always a ruling; `ok` where nothing is wrong with what was seen."""
     offline = evidence.trigger.startswith("files")
     ended = (_as_ended(rank, by_log=offline) for rank in evidence.ranks)
     seen = replace(evidence, ranks=tuple(sorted(ended, key=lambda rank: rank.rank)))
@@ -47,12 +47,12 @@ def diagnose(evidence: Evidence) -> Verdict:
     if finding is None and slow and evidence.trigger in _RUNNING:
         finding = as_finding(slow, seen)
     if finding is None:
-        verdict = fine(evidence)
+        ruling = fine(evidence)
     else:
         finding = softened(_with_driver_faults(finding, seen), graph, seen)
-        verdict = compose(finding, evidence, graph, endings)
-    verdict = replace(_with_logs(verdict, evidence), stragglers=slow)
-    return with_memory_limit(with_stages(verdict, evidence), evidence)
+        ruling = compose(finding, evidence, graph, endings)
+    ruling = replace(_with_logs(ruling, evidence), stragglers=slow)
+    return with_memory_limit(with_stages(ruling, evidence), evidence)
 
 
 def _with_numerics(finding: Finding | None, evidence: Evidence) -> Finding | None:
@@ -76,19 +76,19 @@ def _with_driver_faults(finding: Finding, evidence: Evidence) -> Finding:
     return finding
 
 
-def _with_logs(verdict: Verdict, evidence: Evidence) -> Verdict:
+def _with_logs(ruling: Ruling, evidence: Evidence) -> Ruling:
     """What was read beside the verdict: signs of life, known messages, files that could not be used."""
     messages = known_messages(evidence)
-    guilty = {culprit.rank for culprit in verdict.culprits}
+    guilty = {culprit.rank for culprit in ruling.culprits}
     said = {message.rank for message in messages if message.role == "victim" and message.rank is not None}
-    victims = sorted({*verdict.victims, *said} - guilty) if verdict.culprits else verdict.victims
+    victims = sorted({*ruling.victims, *said} - guilty) if ruling.culprits else ruling.victims
     return replace(
-        verdict,
+        ruling,
         victims=tuple(rank for rank in victims if rank is not None),
         signs_of_life=signs_of_life(evidence),
         messages=messages,
         refused=evidence.refused,
-        notes=(*verdict.notes, *(f"{what}: {why}" for what, why in evidence.missing.items())),
+        notes=(*ruling.notes, *(f"{what}: {why}" for what, why in evidence.missing.items())),
     )
 
 

@@ -1,27 +1,109 @@
-"""What a rule hands back: a cause with its culprits and reasons, before it becomes the verdict."""
+"""What a rule hands back: a cause with its culprits and the facts that show it; and what becomes of it in the end."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from rankscope.diagnosis.verdict import Alternative, Certainty, Culprit, Outcome
+from rankscope.diagnosis.advice import Advice
+from rankscope.diagnosis.facts import Fact
+from rankscope.diagnosis.verdict import (
+    Certainty,
+    KnownMessage,
+    Outcome,
+    ProcessKind,
+    SignOfLife,
+    Straggler,
+    Where,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """Who caused it."""
+
+    rank: int | None
+    host: str | None
+    pid: int | None
+    process: ProcessKind
+    where: Where | None
+    doing: str | Fact
+    stage: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Possibility:
+    """Another cause that is not ruled out."""
+
+    cause: str
+    certainty: Certainty
+    because: str | Fact
+    next: str | Advice = ""
+    """The step that would confirm this cause or rule it out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One of the ways that ranks took where they parted."""
+
+    ranks: tuple[int, ...]
+    where: Where | None
+    call: Fact | None
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     outcome: Outcome
     cause: str
+    """An id of the table in `causes.py`."""
     certainty: Certainty
-    culprits: tuple[Culprit, ...]
-    summary: str
-    """The headline without rank numbers of victims: `rank 2 is stuck in push_metrics (train.py:88)`."""
-    because: tuple[str, ...]
-    fix: tuple[str, ...]
-    alternatives: tuple[Alternative, ...] = ()
+    culprits: tuple[Suspect, ...]
+    summary: str | Fact
+    """What the headline says."""
+    because: tuple[str | Fact, ...]
+    """In the order that convinces."""
+    fix: tuple[str | Advice, ...] = ()
+    """Most useful first; where empty, what the table says of the cause."""
+    alternatives: tuple[Possibility, ...] = ()
     references: tuple[str, ...] = ()
+    """Public threads, beside those of the table."""
     victims: tuple[int, ...] | None = None
     """Where the rule knows better than the wait-for graph who suffered."""
     since: float | None = None
     """When it began, where the rule knows it."""
-    next: tuple[str, ...] = ()
+    next: tuple[str | Advice, ...] = ()
     """Steps that would confirm it, where it is not proven."""
+    ways: tuple[Way, ...] = ()
+    """Of a divergence: the ways that the ranks took."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """The end of the diagnosis: what the verdict says, before anybody has put it into words."""
+
+    outcome: Outcome
+    cause: str | None
+    certainty: Certainty
+    summary: str | Fact
+    culprits: tuple[Suspect, ...] = ()
+    victims: tuple[int, ...] = ()
+    victims_failed: bool = False
+    """The victims ended because of it; otherwise they wait."""
+    victims_told: bool = False
+    """The summary speaks of the victims itself."""
+    because: tuple[str | Fact, ...] = ()
+    fix: tuple[str | Advice, ...] = ()
+    alternatives: tuple[Possibility, ...] = ()
+    detected_after_s: float | None = None
+    world_size: int = 0
+    started_at: float | None = None
+    ended_at: float | None = None
+    exit_codes: dict[int, int | None] = field(default_factory=dict)
+    notes: tuple[str | Fact, ...] = ()
+    references: tuple[str, ...] = ()
+    stragglers: tuple[Straggler, ...] = ()
+    signs_of_life: tuple[SignOfLife, ...] = ()
+    messages: tuple[KnownMessage, ...] = ()
+    refused: tuple[str, ...] = ()
+    next: tuple[str | Advice, ...] = ()
+    stages: dict[int, str] = field(default_factory=dict)
+    ways: tuple[Way, ...] = ()

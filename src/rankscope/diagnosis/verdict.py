@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
-Outcome = Literal["ok", "hang", "crash", "nan", "slow", "interrupted"]
+Outcome = Literal["ok", "hang", "crash", "nan", "corrupt", "slow", "interrupted", "unknown"]
 Certainty = Literal["proven", "likely", "possible"]
+Retry = Literal["yes", "elsewhere", "no", "unknown"]
+"""Whether the same command may pass when it is started again."""
 ProcessKind = Literal["rank", "dataloader-worker", "child", "launcher"]
 
 
@@ -78,6 +80,16 @@ class Straggler:
 
 
 @dataclass(frozen=True, slots=True)
+class Side:
+    """Of two ways that ranks took, where nothing shows which of them was wrong."""
+
+    ranks: tuple[int, ...]
+    where: Where | None
+    call: str
+    """What they called there, in words; empty where they made no call."""
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     schema: int
     outcome: Outcome
@@ -111,3 +123,9 @@ class Verdict:
     """Steps that would confirm the cause, where the evidence alone does not prove it; the most telling first."""
     stages: dict[int, str] = field(default_factory=dict)
     """Rank → its stage, in the same words as a culprit's."""
+    facts: tuple[dict[str, Any], ...] = ()
+    """`because` as values: `kind` and the fields of the fact."""
+    retry: Retry = "unknown"
+    """What a scheduler should do with the same command."""
+    sides: tuple[Side, ...] = ()
+    """Of a divergence in which no side can be called wrong."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from rankscope.diagnosis.verdict import Culprit, ProcessKind, Where
+from rankscope.diagnosis.finding import Suspect
+from rankscope.diagnosis.verdict import ProcessKind, Where
 from rankscope.evidence.model import ChildProcess, Frame, ProcessSample, RankEvidence, StackSample, Thread
 
 LIFE_CPU_SHARE = 0.05
@@ -114,10 +115,10 @@ def alive(rank: RankEvidence) -> bool:
     return rank.exit is None
 
 
-def rank_culprit(rank: RankEvidence, doing: str, at: Where | None, process: ProcessKind = "rank") -> Culprit:
+def rank_culprit(rank: RankEvidence, doing: str, at: Where | None, process: ProcessKind = "rank") -> Suspect:
     # Files of other tools do not always tell host and pid.
     host, pid = rank.host or None, rank.pid or None
-    return Culprit(rank=rank.rank, host=host, pid=pid, process=process, where=at, doing=doing)
+    return Suspect(rank=rank.rank, host=host, pid=pid, process=process, where=at, doing=doing)
 
 
 def rank_list(ranks: Iterable[int], most: int = 12) -> str:

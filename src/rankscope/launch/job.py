@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rankscope.diagnosis.rules.stages import stage_words
+from rankscope.diagnosis.rules.standing.stages import stage_words
 from rankscope.errors import EvidenceError
 from rankscope.evidence import kernel
 from rankscope.evidence.collect import JobFacts, KnownRank, collect, find_page

@@ -5,10 +5,11 @@ from __future__ import annotations
 import signal
 from dataclasses import replace
 
-from rankscope.diagnosis.compose import exit_codes, well
+from rankscope.diagnosis.compose import exit_codes
 from rankscope.diagnosis.verdict import Alternative, Verdict
 from rankscope.evidence.model import Evidence
 from rankscope.launch.job import Job
+from rankscope.report.conclude import SCHEMA
 
 
 def interruption(verdict: Verdict, evidence: Evidence, number: int | None) -> Verdict:
@@ -48,7 +49,7 @@ def undiagnosed(job: Job) -> Verdict:
     first = failed[0] if failed else None
     code = first.exit.code if first is not None and first.exit is not None else None
     return Verdict(
-        schema=1,
+        schema=SCHEMA,
         outcome="crash",
         cause="exit-code",
         certainty="possible",
@@ -60,4 +61,20 @@ def undiagnosed(job: Job) -> Verdict:
         because=("the evidence could not be read; only exit codes are known",),
         fix=("look at the output of that rank in the run's folder",),
         world_size=job.world_size,
+    )
+
+
+def well(world_size: int, headline: str) -> Verdict:
+    """Nothing is wrong."""
+    return Verdict(
+        schema=SCHEMA,
+        outcome="ok",
+        cause=None,
+        certainty="proven",
+        culprits=(),
+        victims=(),
+        headline=headline,
+        because=(),
+        fix=(),
+        world_size=world_size,
     )

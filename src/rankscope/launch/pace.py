@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from rankscope.diagnosis.stragglers import between, find_stragglers, usual_place
+from rankscope.diagnosis.rules.numbers.stragglers import between, find_stragglers, usual_place
 from rankscope.diagnosis.verdict import Straggler, Where
 from rankscope.diagnosis.views import where
 from rankscope.errors import EvidenceError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from rankscope.diagnosis.rules.diverged import differ
+from rankscope.diagnosis.rules.numbers.replicas import differ
 from rankscope.errors import EvidenceError
 from rankscope.evidence.pages import read_page
 

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from rankscope.diagnosis.codec import verdict_to_json
-from rankscope.diagnosis.diagnose import diagnose
-from rankscope.diagnosis.stragglers import sentence
+from rankscope.diagnosis.rules.numbers.stragglers import sentence
 from rankscope.diagnosis.verdict import Straggler, Verdict
 from rankscope.errors import EvidenceError
 from rankscope.evidence.model import Evidence
@@ -26,6 +25,7 @@ from rankscope.launch.process_tree import kill_descendants
 from rankscope.launch.replicas import replicas_differ
 from rankscope.launch.watch import Watcher
 from rankscope.report import live
+from rankscope.report.conclude import conclude
 
 OnHang = Literal["auto", "stop", "report", "restart"]
 OnNan = Literal["report", "stop"]
@@ -125,7 +125,7 @@ class Supervisor:
             if self._ruling_came.wait(nodes.ruling_limit_s):
                 return
             evidence = nodes.gather_alone(trigger)
-        verdict = diagnose(evidence)
+        verdict = conclude(evidence)
         if trigger == "interrupt":
             verdict = interruption(verdict, evidence, self.interrupted_by)
         elif not self._first_to_tell(evidence.attempt):
@@ -369,7 +369,7 @@ class Supervisor:
         if len(evidence.ranks) < evidence.world_size:
             self._notes.append("numbers went bad, and the job ended before all nodes could be asked where that began")
             return None
-        verdict = diagnose(evidence)
+        verdict = conclude(evidence)
         if verdict.outcome == "ok":
             return None
         verdict = self._saved(verdict, evidence, f"evidence/attempt_{evidence.attempt}_numbers")

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rankscope.diagnosis.diagnose import diagnose
 from rankscope.diagnosis.verdict import Verdict
 from rankscope.diagnosis.views import LIFE_CPU_SHARE, LIFE_IO_BYTES_PER_S
 from rankscope.errors import EvidenceError
@@ -21,6 +20,7 @@ from rankscope.evidence.procfs import Pulse, pulse
 from rankscope.launch.job import Job, RankProcess
 from rankscope.launch.pace import Pace
 from rankscope.launch.replicas import replicas_differ
+from rankscope.report.conclude import conclude
 
 PERIOD_S = 0.5
 """Between glances at a job that goes on: every one of them takes processor time from ranks that use all cores."""
@@ -226,7 +226,7 @@ class Watcher:
                 "numbers went bad; not all nodes could be asked where that began, so nobody is named"
             )
             return
-        verdict = diagnose(evidence)
+        verdict = conclude(evidence)
         kind = "nan" if verdict.outcome == "nan" else verdict.cause or ""
         if kind not in ("nan", "parameters-diverged") or kind in self._numbers_told:
             return
@@ -259,7 +259,7 @@ class Watcher:
         if wanted == "failure":
             evidence = nodes.gather(wanted)
             if evidence is not None and not self._stop.is_set() and not self._job.stopping:
-                self._on_failure(diagnose(evidence), evidence)
+                self._on_failure(conclude(evidence), evidence)
             return True
         if wanted == "non-finite":
             self._judge_numbers()
@@ -355,7 +355,7 @@ class Watcher:
             trace.base = None  # what the look itself made the ranks do is no sign of life
         if self._stop.is_set() or self._job.stopping or self._job.failed():
             return
-        verdict = diagnose(evidence)
+        verdict = conclude(evidence)
         now = time.time()
         quiet = now - episode.since
         episode.next_look = now + min(max(quiet, 0.5), _LATE_LOOK_S)

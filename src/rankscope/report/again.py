@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 from rankscope.diagnosis.codec import verdict_to_json
-from rankscope.diagnosis.diagnose import diagnose
 from rankscope.diagnosis.verdict import Verdict
 from rankscope.errors import UsageError
 from rankscope.evidence.nan_dump import is_nan_dump, read_nan_dump
 from rankscope.evidence.readers.gather import gather
 from rankscope.report import terminal
+from rankscope.report.conclude import conclude
 from rankscope.report.live import say
 from rankscope.report.phrases import plain
 
@@ -71,7 +71,7 @@ def diagnose_command(arguments: list[str]) -> int:
         evidence = read_nan_dump(only)
     else:
         evidence = gather(chosen.path, _standard_input(chosen.path))
-    verdict = diagnose(evidence)
+    verdict = conclude(evidence)
     for text in verdict.refused[:_MOST_REFUSED]:
         say(f"not used: {plain(text)}")
     if len(verdict.refused) > _MOST_REFUSED:

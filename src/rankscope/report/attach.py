@@ -13,6 +13,7 @@ from rankscope.evidence.attach import take_evidence, uses_distributed
 from rankscope.evidence.jobs import FoundJob, find_jobs, job_of_pids, with_told_ranks
 from rankscope.evidence.stacks import find_py_spy
 from rankscope.report.again import show
+from rankscope.report.conclude import pronounce
 from rankscope.report.live import say
 from rankscope.report.phrases import plain
 
@@ -55,7 +56,7 @@ def attach_command(arguments: list[str]) -> int:
     if len(refused) == len(evidence.ranks):
         say(f"no stack could be read: {plain(refused[0])}. Attach as the user of the job, or as root")
     evidence = with_stillness(evidence, chosen.watch)
-    verdict = as_watched(diagnose(evidence), evidence)
+    verdict = pronounce(as_watched(diagnose(evidence), evidence))
     if job.guessed_ranks:
         say("nothing tells the ranks of these processes: they are numbered in the order in which they were started")
     show(verdict, as_json=chosen.json, folder="")

@@ -1,0 +1,84 @@
+"""Known error texts of ranks that failed because of another: closed connections, timeouts, aborts."""
+
+from __future__ import annotations
+
+from rankscope.diagnosis.rules.crashes.known_error import Message, entry
+
+_ADDRESS_FIX = (
+    "check MASTER_ADDR and MASTER_PORT on every node: `getent hosts`, then `nc -vz HOST PORT`",
+    "choose the interface (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME); look for a firewall, and 127.0.1.1 in /etc/hosts",
+)
+
+VICTIMS: tuple[Message, ...] = (
+    entry(
+        r"Watchdog caught collective operation timeout|Timeout at NCCL work"
+        r"|failure detected by watchdog at work sequence"
+        r"|Received a dump signal due to a collective timeout|Some NCCL operations have failed or timed out"
+        r"|we are taking the entire process down",
+        "it waited in a collective until the timeout",
+        "victim",
+    ),
+    entry(
+        r"NCCL communicator was aborted|ncclRemoteError|remote process exiting prematurely",
+        "NCCL was aborted because of another process",
+        "victim",
+    ),
+    entry(
+        r"Connection closed by localRank \d+", "a process on the same machine died", "victim", communication_only=True
+    ),
+    entry(
+        r"failed to pass monitoredBarrier|successfully reached monitoredBarrier|timed out in monitoredBarrier"
+        r"|No ranks successfully processed in monitoredBarrier",
+        "it waited at a monitored barrier for another rank",
+        "victim",
+    ),
+    entry(
+        r"(?:gai error|Name or service not known|Temporary failure in name resolution)",
+        "the name of the master host does not resolve",
+        "culprit",
+        "address-unreachable",
+        *_ADDRESS_FIX,
+        reference="pytorch/pytorch#121807",
+        communication_only=True,
+    ),
+    entry(
+        r"client socket has timed out after|client socket has failed to connect|Call to connect (?:timeout|failed)",
+        "the master's address does not answer",
+        "neutral",
+        "address-unreachable",
+        *_ADDRESS_FIX,
+        reference="pytorch/pytorch#121807",
+    ),
+    entry(
+        r"Connection closed by (?:remote )?peer|Connection reset by peer|Broken pipe|Connection was likely closed"
+        r"|Failed to (?:recv|send), (?:got|sent) 0 bytes|recvValue failed|sendValue failed"
+        r"|Software caused connection abort"
+        r"|[Cc]onnection closed by",
+        "the connection closed because a peer's process ended",
+        "victim",
+        communication_only=True,
+    ),
+    entry(
+        r"Timed out waiting \d+ ?ms for (?:recv|send) operation|Timed out waiting \d+ms",
+        "it waited for a peer until the timeout",
+        "victim",
+    ),
+    entry(r"Application timeout caused pair closure", "another operation timed out first", "victim"),
+    entry(
+        r"got error: Socket Timeout|Timeout waiting for key|wait timeout after \d+ ?ms"
+        r"|store based barrier.*[Tt]imed out"
+        r"|[Tt]imed out initializing process group in store based barrier|should dump\" flag on TCPStore",
+        "it waited in the store for another rank",
+        "victim",
+    ),
+    entry(r"Socket Timeout", "it waited for a peer until the timeout", "victim", communication_only=True),
+    entry(
+        r"connectFullMesh failed|Connection refused",
+        "the ranks' own addresses do not reach each other",
+        "culprit",
+        "address-unreachable",
+        *_ADDRESS_FIX,
+        reference="pytorch/pytorch#15592",
+        communication_only=True,
+    ),
+)

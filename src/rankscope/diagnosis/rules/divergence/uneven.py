@@ -1,0 +1,192 @@
+"""Ranks that ran out of data, or left the loop, before the others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rankscope.diagnosis import views
+from rankscope.diagnosis.code import CodeReader
+from rankscope.diagnosis.divergence import Divergence, Side, site_key
+from rankscope.diagnosis.finding import Finding, Possibility
+from rankscope.diagnosis.rules.divergence.waiting_words import call_text, now_text, site_of, standing, waiting_culprit
+from rankscope.diagnosis.timeline import Event
+from rankscope.diagnosis.waits import State, WaitGraph
+from rankscope.evidence.model import Frame, Loader
+
+_UNEVEN_FIX = (
+    "give every rank the same number of batches: drop_last=True, a DistributedSampler, or a fixed number of steps",
+    "or wrap the loop in torch.distributed.algorithms.join.Join",
+)
+
+
+def short_of_data(divergence: Divergence, graph: WaitGraph, code: CodeReader) -> Finding | None:
+    """One side has used up its data, or left the loop, while the other is still in it."""
+    short = ran_out(graph)
+    for side in divergence.sides:
+        others = [rank for other in divergence.sides if other is not side for rank in other.ranks]
+        if short and set(side.ranks) <= set(short):
+            counts = ", ".join(f"rank {rank}: {text}" for rank, text in _batch_counts(graph).items())
+            return _uneven(side, graph, (f"batches taken from the loader: {counts}",), others)
+    for side in divergence.sides:
+        guard = code.guard(side.site) if side.event is not None else None
+        if guard is not None and guard[1].on_rank:
+            continue
+        others = [rank for other in divergence.sides if other is not side for rank in other.ranks]
+        left = _left_loop(side, others, graph, code)
+        if left is None or as_many_rounds(side, divergence, graph) or as_many_passes(side, divergence, graph):
+            continue
+        return _or_passed_by(_uneven(side, graph, (left,), others), divergence, side, code)
+    return None
+
+
+def _or_passed_by(finding: Finding, divergence: Divergence, side: Side, code: CodeReader) -> Finding:
+    """A loop with a `continue` before the call may also have been run to its end, one call short."""
+    stays = [other for other in divergence.sides if other is not side and other.site]
+    for found in filter(None, (code.way_past(stay.site[:1]) for stay in stays)):
+        frame, branch = found
+        if branch.side == "continue":
+            name = frame.file.rsplit("/", 1)[-1]
+            text = f"`if {branch.test}: continue` ({name}:{branch.line}) may have led past {name}:{frame.line} once"
+            return replace(finding, alternatives=(Possibility("collective-skipped", "possible", text),))
+    return finding
+
+
+def as_many_rounds(side: Side, divergence: Divergence, graph: WaitGraph) -> bool:
+    """Whether the ranks that are still in the loop have made its call no more often than those that have left it: then
+    they are late by a call elsewhere, and nobody ran out of data."""
+    group = divergence.group
+    stays = [other for other in divergence.sides if other is not side and other.event is not None and other.site]
+    ranks = [rank for each in (side, *stays) for rank in each.ranks]
+    first = max((min(_events(graph.states[rank], group), default=0) for rank in ranks), default=0)
+
+    def rounds(rank: int, at: Side) -> int:
+        events = _events(graph.states[rank], group)
+        here = site_key(at.event)
+        return sum(site_key(event) == here for seq, event in events.items() if first <= seq <= divergence.seq)
+
+    return bool(stays) and all(
+        0 < max(rounds(rank, stay) for rank in stay.ranks) <= min(rounds(rank, stay) for rank in side.ranks)
+        for stay in stays
+    )
+
+
+def as_many_passes(side: Side, divergence: Divergence, graph: WaitGraph) -> bool:
+    """The same by calls that do not communicate each time, such as backward passes under `no_sync()`."""
+    stays = [other for other in divergence.sides if other is not side and other.event is not None and other.site]
+    made = [
+        (
+            [passes(graph.states[rank], stay) for rank in stay.ranks],
+            [passes(graph.states[rank], stay) for rank in side.ranks],
+        )
+        for stay in stays
+    ]
+    counts = [
+        (max(c for c in theirs if c is not None), min(c for c in mine if c is not None))
+        for theirs, mine in made
+        if None not in theirs and None not in mine
+    ]
+    return bool(made) and len(counts) == len(made) and all(0 < theirs <= mine for theirs, mine in counts)
+
+
+def passes(state: State, at: Side) -> int | None:
+    """How often the rank made the call that this side is in; None where its record does not reach back to the start."""
+    progress = state.seen.progress if state.seen is not None else None
+    if progress is None or not progress.calls or progress.calls[0].index != 0:
+        return None
+    here = site_key(at.event)
+    return sum(
+        call.depth == 0 and tuple((frame.file, frame.line) for frame in call.site[:2]) == here
+        for call in progress.calls
+    )
+
+
+def _events(state: State, group: str) -> dict[int, Event]:
+    return state.timeline.events.get(group, {}) if state.timeline is not None else {}
+
+
+def _left_loop(side: Side, others: list[int], graph: WaitGraph, code: CodeReader) -> str | None:
+    if _took_as_many_batches(side.ranks, others, graph):
+        return None
+    mine = _user_frames(graph.states[side.ranks[0]])
+    own_steps = _steps(graph.states[side.ranks[0]])
+    left: tuple[Frame, int] | None = None
+    for rank in others:
+        left = code.left_loop(_user_frames(graph.states[rank]), mine)
+        if left is None or _steps(graph.states[rank]) < own_steps:
+            return None
+    if left is None:
+        return None
+    frame, line = left
+    name = frame.file.rsplit("/", 1)[-1]
+    return f"{views.ranks_text(side.ranks)} left the loop at {name}:{line}, in which the others still are"
+
+
+def _took_as_many_batches(ranks: tuple[int, ...], others: list[int], graph: WaitGraph) -> bool:
+    mine = [loader for rank in ranks if (loader := _loader(graph.states[rank])) is not None]
+    theirs = [loader for rank in others if (loader := _loader(graph.states[rank])) is not None]
+    return bool(mine and theirs) and min(loader.batches for loader in mine) >= max(loader.batches for loader in theirs)
+
+
+def _loader(state: State) -> Loader | None:
+    return state.seen.progress.loader if state.seen is not None and state.seen.progress is not None else None
+
+
+def _user_frames(state: State) -> tuple[Frame, ...]:
+    thread = views.newest_main_thread(state.seen) if state.seen is not None else None
+    if thread is not None:
+        return tuple(frame for frame in thread.frames if frame.user)
+    return site_of(state)
+
+
+def _steps(state: State) -> int:
+    return state.seen.progress.steps if state.seen is not None and state.seen.progress is not None else 0
+
+
+def ran_out(graph: WaitGraph) -> tuple[int, ...]:
+    """Ranks whose loader is exhausted while another rank's same loader gave more batches. With equally many, the other
+    rank may simply stand in the last one."""
+    loaders = {
+        rank: state.seen.progress.loader
+        for rank, state in graph.states.items()
+        if state.seen is not None and state.seen.progress is not None and state.seen.progress.loader is not None
+    }
+    short = []
+    for rank, loader in loaders.items():
+        peers = [other for number, other in loaders.items() if number != rank and other is not None]
+        if loader is None or not loader.exhausted:
+            continue
+        if any(peer.number == loader.number and peer.batches > loader.batches for peer in peers):
+            short.append(rank)
+    return tuple(short)
+
+
+def _batch_counts(graph: WaitGraph) -> dict[int, str]:
+    counts = {}
+    for rank, state in graph.states.items():
+        loader = state.seen.progress.loader if state.seen is not None and state.seen.progress is not None else None
+        if loader is not None:
+            counts[rank] = f"{loader.batches}{', then the end' if loader.exhausted else ''}"
+    return counts
+
+
+def _uneven(side: Side, graph: WaitGraph, facts: tuple[str, ...], others: list[int]) -> Finding:
+    culprits = tuple(
+        waiting_culprit(
+            graph.states[rank],
+            f"out of data, waits in {call_text(graph.states[rank])}",
+            standing(graph.states[rank]),
+        )
+        for rank in side.ranks
+    )
+    at = views.place(culprits[0].where)
+    return Finding(
+        outcome="hang",
+        cause="uneven-data",
+        certainty="proven",
+        culprits=culprits,
+        summary=f"{views.ranks_text(side.ranks)} ran out of data before {views.ranks_text(others)} and went on to {at}",
+        because=(*facts, now_text(graph)),
+        fix=_UNEVEN_FIX,
+        alternatives=(Possibility("collective-skipped", "possible", "the loop may have been left for another reason"),),
+        references=("pytorch/pytorch#141069",),
+    )

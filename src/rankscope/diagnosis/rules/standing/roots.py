@@ -1,0 +1,190 @@
+"""Living ranks that wait for nobody while others wait for them; and jobs in which nothing tells who waits for whom."""
+
+from __future__ import annotations
+
+from rankscope.diagnosis import views
+from rankscope.diagnosis.finding import Finding
+from rankscope.diagnosis.rules.crashes.endings import Endings
+from rankscope.diagnosis.rules.divergence.deadlock import explain_paired_call
+from rankscope.diagnosis.rules.offline.stacks_only import explain_parted
+from rankscope.diagnosis.rules.setup.store_keys import awaited_key, explain_key_wait
+from rankscope.diagnosis.rules.standing.standing import explain_standing
+from rankscope.diagnosis.waiting import just_entered
+from rankscope.diagnosis.waits import State, WaitGraph
+from rankscope.evidence.model import Evidence, RankEvidence
+
+
+def explain_roots(evidence: Evidence, graph: WaitGraph, endings: Endings) -> Finding | None:
+    """Living ranks that wait for nobody while others wait for them."""
+    roots = graph.roots()
+    if not roots:
+        if not graph.waiting():
+            return _all_still(evidence)
+        return explain_parted(graph, evidence) or _all_wait(evidence, graph)
+    found = []
+    for rank in roots:
+        state = graph.states[rank]
+        if state.seen is None or just_entered(state.seen, evidence):
+            continue
+        if (key := awaited_key(state)) is not None:
+            found.append(explain_key_wait(state.seen, key, evidence, graph.waiters_of(rank)))
+        if state.kind != "elsewhere":
+            continue
+        found.append(explain_standing(state.seen, evidence, graph.waiters_of(rank)))
+    unknown = [graph.states[rank] for rank in roots if graph.states[rank].kind == "unknown"]
+    if any(state.seen is not None and _goes_on(state.seen) for state in unknown):
+        return None  # it goes on, and may come to what the others wait in at any moment
+    if unknown:
+        return _blind(unknown, graph)
+    if not found:
+        return explain_broken(evidence, endings) if endings.victims else None
+    stuck = [finding for finding in found if finding.outcome == "hang"] or found
+    first = stuck[0]
+    paired = explain_paired_call(graph, evidence, first.certainty) if first.outcome == "hang" else None
+    if paired is not None:
+        return paired
+    if endings.victims and first.outcome == "slow":
+        return _timed_out(first, endings)
+    return merged(first, [finding for finding in stuck[1:] if finding.cause == first.cause])
+
+
+def _all_wait(evidence: Evidence, graph: WaitGraph) -> Finding | None:
+    """Every living rank waits, and what is known does not say for whom: said after the threshold, without blame."""
+    living = [seen for seen in evidence.ranks if seen.exit is None]
+    limit = evidence.stall_after_s
+    still = [seen.still_for_s for seen in living if seen.still_for_s is not None]
+    if limit is None or len(still) < len(living) or min(still, default=0.0) < limit:
+        return None
+    if set(graph.waiting()) != {seen.rank for seen in living}:
+        return None
+    places: dict[str, list[int]] = {}
+    for rank in graph.waiting():
+        wait = graph.states[rank].wait
+        if wait is not None:
+            at = views.place(views.where(wait.site[0])) if wait.site else views.NO_LINE
+            places.setdefault(f"{wait.op} at {at}", []).append(rank)
+    parts = [f"{views.ranks_text(ranks)} {views.verb(ranks, 'wait')} in {call}" for call, ranks in places.items()]
+    return Finding(
+        outcome="hang",
+        cause="collective-skipped" if len(places) > 1 else "comm-error",
+        certainty="possible",
+        culprits=(),
+        summary="all ranks wait for each other: " + "; ".join(parts),
+        because=(f"nothing has moved for {min(still):.0f} s", *parts),
+        fix=("start the job with the probe: the sequence of collectives then shows where the ranks parted",)
+        if any(seen.progress is None for seen in living)
+        else ("look at the network between the hosts of these ranks",),
+    )
+
+
+def merged(first: Finding, more: list[Finding]) -> Finding:
+    if not more:
+        return first
+    culprits = first.culprits + tuple(culprit for finding in more for culprit in finding.culprits)
+    ranks = [culprit.rank for culprit in culprits if culprit.rank is not None]
+    return Finding(
+        outcome=first.outcome,
+        cause=first.cause,
+        certainty=first.certainty,
+        culprits=culprits,
+        summary=f"{first.summary}; so does {views.ranks_text(ranks[1:])}",
+        because=first.because,
+        fix=first.fix,
+        alternatives=first.alternatives,
+        references=first.references,
+    )
+
+
+def _all_still(evidence: Evidence) -> Finding | None:
+    """Nobody waits for anybody. Ranks that all stand in a call to the outside are stuck there; sleepers are idle."""
+    living = [seen for seen in evidence.ranks if seen.exit is None]
+    if not living:
+        return None
+    found = [explain_standing(seen, evidence, ()) for seen in living]
+    stuck = [
+        finding
+        for finding in found
+        if finding.outcome == "hang"
+        and finding.certainty == "likely"
+        and (finding.cause == "lock-wait" or not _asleep(finding, living))
+    ]
+    if len(stuck) < len(living):
+        return None
+    return merged(stuck[0], [finding for finding in stuck[1:] if finding.cause == stuck[0].cause])
+
+
+def _asleep(finding: Finding, living: list[RankEvidence]) -> bool:
+    ranks = {culprit.rank for culprit in finding.culprits}
+    return any(
+        seen.rank in ranks
+        and seen.processes
+        and (call := seen.processes[-1].syscall) is not None
+        and call.name in ("nanosleep", "clock_nanosleep", "pause")
+        for seen in living
+    )
+
+
+def _timed_out(finding: Finding, endings: Endings) -> Finding:
+    """The awaited rank was at work; the others' own time limit ended the job."""
+    return Finding(
+        outcome="hang",
+        cause=finding.cause,
+        certainty=finding.certainty,
+        culprits=finding.culprits,
+        summary=f"{finding.summary}, longer than the time limit of the collective in which "
+        f"{views.ranks_text(endings.victims)} waited",
+        because=(
+            *finding.because,
+            f"{views.ranks_text(endings.victims)} ended with a time-out in a collective",
+        ),
+        fix=(
+            "raise the limit: init_process_group(timeout=timedelta(...)) above the longest one-rank phase",
+            "or do the work before the process group exists, or on all ranks",
+            *finding.fix[:1],
+        ),
+        alternatives=finding.alternatives,
+        references=("hiyouga/LlamaFactory#360",),
+    )
+
+
+def _goes_on(seen: RankEvidence) -> bool:
+    return views.same_stack(seen) is False or views.works_through(seen)
+
+
+def _blind(unknown: list[State], graph: WaitGraph) -> Finding:
+    ranks = [state.rank for state in unknown]
+    unseen = [state.rank for state in unknown if state.seen is None]
+    told = "of which nothing could be seen from here" if unseen else "of which nothing tells what it waits for itself"
+    return Finding(
+        outcome="hang",
+        cause="rank-missing",
+        certainty="possible",
+        culprits=(),
+        summary=f"{views.ranks_text(graph.waiting())} {views.verb(graph.waiting(), 'wait')} for "
+        f"{views.ranks_text(ranks)}, {told}",
+        because=(f"no evidence of {views.ranks_text(unseen)}",)
+        if unseen
+        else (f"{views.ranks_text(ranks)} {views.verb(ranks, 'stand')} in torch, and no record of its calls is there",),
+        fix=("look at the host of the missing ranks: is the process alive, does its log go on?",)
+        if unseen
+        else ("start the job with `rankscope run`: the ranks' calls are then on record",),
+    )
+
+
+def explain_broken(evidence: Evidence, endings: Endings) -> Finding:
+    """Every failure is a consequence, and its origin was not seen."""
+    first = min(
+        (seen for seen in evidence.ranks if seen.rank in endings.victims and seen.exit is not None),
+        key=lambda seen: seen.exit.at if seen.exit is not None else 0.0,
+    )
+    message = first.exceptions[-1].message.splitlines()[0] if first.exceptions and first.exceptions[-1].message else ""
+    return Finding(
+        outcome="crash",
+        cause="comm-error",
+        certainty="possible",
+        culprits=(),
+        summary=f"{views.ranks_text(endings.victims)} lost the connection to other ranks, "
+        "and what began it was not seen",
+        because=(f"rank {first.rank} ended first: {message}",) if message else (),
+        fix=("look at the ranks on other hosts, and at the network between them",),
+    )

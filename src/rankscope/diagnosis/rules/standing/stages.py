@@ -1,0 +1,131 @@
+"""The stage that each rank is in, said in the verdict; and what helps where a well-known call does not return."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rankscope.diagnosis import views
+from rankscope.diagnosis.finding import Ruling, Suspect
+from rankscope.evidence.model import Evidence, Progress, Stage
+
+_LONG_LIVED = frozenset({"training", "job"})
+"""Stages that last as long as the program: what is inside them tells more."""
+
+_LOGGER = (
+    "make the logger on rank 0 only, or set WANDB_MODE=disabled (or offline) for the other ranks",
+    "give its service a time limit: wandb.init(settings=wandb.Settings(init_timeout=60))",
+)
+_TRAINER = (
+    "name the strategy yourself, Trainer(strategy='ddp') instead of 'auto', so that every rank chooses the same",
+    "check that all ranks were started, and see the same MASTER_ADDR, MASTER_PORT and NCCL_* variables",
+)
+_HUB = (
+    "fetch tokenizer, model and data once before the job, or on rank 0 first, and set HF_HUB_OFFLINE=1 for the job",
+    "keep the cache (HF_HOME) on a disk that all ranks can read and lock",
+)
+_DIRECTORY = ("make the directory on rank 0 only, then dist.barrier(), or use os.makedirs(path, exist_ok=True)",)
+_GROUP = (
+    "before init_process_group: see which rank has not come, and why; the others wait for it by design",
+    "during it: MASTER_ADDR and MASTER_PORT must reach rank 0 from every rank; --comm-debug shows what NCCL meets",
+)
+
+_FIXES: dict[str, tuple[str, ...]] = {
+    "logger": _LOGGER,
+    "trainer": _TRAINER,
+    "tokenizer": _HUB,
+    "dataset": _HUB,
+    "directory": _DIRECTORY,
+    "process group": _GROUP,
+}
+_HUB_LABELS = "from_pretrained"
+_REFERENCES: dict[str, tuple[str, ...]] = {
+    "logger": ("Lightning-AI/pytorch-lightning#6106",),
+    "tokenizer": ("allenai/OLMo#550",),
+}
+_HELPED = frozenset({"blocked-call", "lock-wait", "slow-rank", "rank-missing", "gil-held"})
+"""Causes in which the rank stands where it stands because a call does not return."""
+
+
+def with_stages(ruling: Ruling, evidence: Evidence) -> Ruling:
+    """The verdict with the stage of every rank, and with the fix for the call in which the culprits stand."""
+    stages = {
+        seen.rank: text
+        for seen in evidence.ranks
+        if seen.progress is not None and (text := stage_words(seen.progress)) is not None
+    }
+    culprits = tuple(
+        replace(culprit, stage=stages.get(culprit.rank)) if culprit.rank is not None else culprit
+        for culprit in ruling.culprits
+    )
+    ruling = replace(ruling, stages=stages, culprits=culprits)
+    if ruling.outcome not in ("hang", "slow"):
+        return ruling
+    standing = _standing_in(ruling.culprits, evidence)
+    if not standing:
+        return ruling
+    kinds = {_kind(stage) for stage in standing.values()}
+    kind = next(iter(kinds)) if len(kinds) == 1 and ruling.cause in _HELPED else ""
+    if ruling.cause == "rank-missing":
+        # What is known already says what to do; the trainer around it is the second place to look at.
+        inside_trainer = any(_inside_trainer(seen.progress) for seen in evidence.ranks if seen.progress is not None)
+        fix = (*ruling.fix, *(_TRAINER if inside_trainer else _FIXES.get(kind, ())))
+    else:
+        fix = (*_FIXES.get(kind, ()), *ruling.fix)
+    return replace(
+        ruling,
+        because=tuple(dict.fromkeys((*ruling.because, *_facts(standing)))),
+        fix=tuple(dict.fromkeys(fix)),
+        references=tuple(dict.fromkeys((*ruling.references, *_REFERENCES.get(kind, ())))),
+    )
+
+
+def stage_words(progress: Progress) -> str | None:
+    """`in stage 9, WandbLogger.__init__`, or `after stage 8, Accelerator configured`."""
+    inside = open_stage(progress)
+    if inside is not None:
+        return f"in stage {progress.stages_passed + 1}, {inside.label}"
+    passed = [stage for stage in progress.stages if stage.number]
+    if not passed:
+        return None
+    last = max(passed, key=lambda stage: stage.number)
+    return f"after stage {last.number}, {last.words}"
+
+
+def open_stage(progress: Progress) -> Stage | None:
+    """The innermost stage that the rank is in, those that last as long as the program left out where others are."""
+    inside = [stage for stage in progress.stages if stage.left_at is None]
+    short = [stage for stage in inside if stage.kind not in _LONG_LIVED]
+    return short[-1] if short else inside[-1] if inside else None
+
+
+def _standing_in(culprits: tuple[Suspect, ...], evidence: Evidence) -> dict[int, Stage]:
+    """Suspect → the stage whose call it stands in. Of a culprit that is no rank, that of the ranks which all wait."""
+    guilty = {culprit.rank for culprit in culprits if culprit.rank is not None}
+    found = {}
+    for seen in evidence.ranks:
+        if seen.progress is None or seen.exit is not None or (guilty and seen.rank not in guilty):
+            continue
+        stage = open_stage(seen.progress)
+        if stage is not None and stage.kind not in _LONG_LIVED:
+            found[seen.rank] = stage
+    return found
+
+
+def _inside_trainer(progress: Progress) -> bool:
+    return any(stage.left_at is None and stage.kind in ("trainer", "training") for stage in progress.stages)
+
+
+def _facts(standing: dict[int, Stage]) -> list[str]:
+    by_label: dict[str, list[int]] = {}
+    for rank, stage in standing.items():
+        by_label.setdefault(stage.label, []).append(rank)
+    facts = []
+    for label, ranks in by_label.items():
+        site = standing[ranks[0]].site
+        at = f", called at {views.place(views.where(site[0]))}" if site else ""
+        facts.append(f"{views.ranks_text(ranks)} {'is' if len(ranks) == 1 else 'are'} in the stage {label}{at}")
+    return facts
+
+
+def _kind(stage: Stage) -> str:
+    return "tokenizer" if stage.kind == "model" and _HUB_LABELS in stage.label else stage.kind

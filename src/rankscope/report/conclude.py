@@ -1,0 +1,93 @@
+"""Ruling → Verdict: what the diagnosis found, in the words and the form that people and programs get."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from rankscope.diagnosis.causes import CAUSES
+from rankscope.diagnosis.diagnose import diagnose
+from rankscope.diagnosis.facts import Fact, kind_of
+from rankscope.diagnosis.finding import Possibility, Ruling, Suspect
+from rankscope.diagnosis.verdict import Alternative, Culprit, Side, Verdict
+from rankscope.evidence.model import Evidence
+from rankscope.report.words import doing, headline, sentence
+from rankscope.report.words.advice import advise
+from rankscope.report.words.phrases import ranks_text, verb
+
+SCHEMA = 2
+
+
+def conclude(evidence: Evidence) -> Verdict:
+    """Always a verdict. The one way from what was seen to what is said."""
+    return pronounce(diagnose(evidence))
+
+
+def pronounce(ruling: Ruling) -> Verdict:
+    cause = CAUSES.get(ruling.cause or "")
+    return Verdict(
+        schema=SCHEMA,
+        outcome=ruling.outcome,
+        cause=ruling.cause,
+        certainty=ruling.certainty,
+        culprits=tuple(_culprit(suspect) for suspect in ruling.culprits),
+        victims=ruling.victims,
+        headline=_headline(ruling),
+        because=tuple(dict.fromkeys(map(sentence, ruling.because))),
+        fix=tuple(dict.fromkeys(map(advise, ruling.fix))),
+        alternatives=tuple(_alternative(each) for each in ruling.alternatives),
+        detected_after_s=ruling.detected_after_s,
+        world_size=ruling.world_size,
+        started_at=ruling.started_at,
+        ended_at=ruling.ended_at,
+        exit_codes=ruling.exit_codes,
+        notes=tuple(map(sentence, ruling.notes)),
+        references=tuple(dict.fromkeys((*ruling.references, *(cause.references if cause is not None else ())))),
+        stragglers=ruling.stragglers,
+        signs_of_life=ruling.signs_of_life,
+        messages=ruling.messages,
+        refused=ruling.refused,
+        next=tuple(map(advise, ruling.next)),
+        stages=ruling.stages,
+        facts=tuple(as_value(fact) for fact in ruling.because if isinstance(fact, Fact)),
+        retry=cause.retry if cause is not None else "unknown",
+        sides=tuple(
+            Side(way.ranks, way.where, sentence(way.call) if way.call is not None else "") for way in ruling.ways
+        ),
+    )
+
+
+def as_value(fact: Fact) -> dict[str, Any]:
+    """`{"kind": "waits-in", "ranks": [0, 1], ...}`."""
+    return {"kind": kind_of(type(fact)), **msgspec.to_builtins(fact)}
+
+
+def _headline(ruling: Ruling) -> str:
+    text = headline(ruling.summary)
+    if ruling.victims and ruling.culprits and not ruling.victims_told:
+        them = "it" if len(ruling.culprits) == 1 else "them"
+        does = f"failed with {them}" if ruling.victims_failed else f"{verb(ruling.victims, 'wait')} for {them}"
+        text = f"{text}; {ranks_text(ruling.victims)} {does}"
+    return text if text.endswith(".") else text + "."
+
+
+def _culprit(suspect: Suspect) -> Culprit:
+    return Culprit(
+        rank=suspect.rank,
+        host=suspect.host,
+        pid=suspect.pid,
+        process=suspect.process,
+        where=suspect.where,
+        doing=doing(suspect.doing),
+        stage=suspect.stage,
+    )
+
+
+def _alternative(possibility: Possibility) -> Alternative:
+    return Alternative(
+        cause=possibility.cause,
+        certainty=possibility.certainty,
+        because=headline(possibility.because),
+        next=advise(possibility.next),
+    )

@@ -1,0 +1,37 @@
+"""Facts → words, in English. A file here for each file of `diagnosis/facts`, and one for advice.
+
+`sentence` says a fact as a reason ("rank 1 skipped the barrier at train.py:40"), `headline` as the first thing that a
+person reads, `doing` as a few words about a culprit. A file of words registers what it knows:
+
+    @sentence.register
+    def _(fact: WaitsIn) -> str: ...
+"""
+
+from __future__ import annotations
+
+from functools import singledispatch
+
+from rankscope.diagnosis.facts import Fact
+
+
+@singledispatch
+def sentence(fact: object) -> str:
+    if isinstance(fact, str):
+        return fact
+    raise TypeError(f"no words for {type(fact).__name__}")
+
+
+@singledispatch
+def headline(fact: object) -> str:
+    """Without the full stop; what the victims do is added to it."""
+    return sentence(fact)
+
+
+@singledispatch
+def doing(fact: object) -> str:
+    """A few words about a culprit: `sleeping in wandb.init`."""
+    return sentence(fact)
+
+
+def has_words(fact: type[Fact]) -> bool:
+    return sentence.dispatch(fact) is not sentence.dispatch(object)
