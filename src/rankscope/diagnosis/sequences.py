@@ -3,8 +3,8 @@
 All sequences begin at the same place of their group. A call is what it was (operation, size, dtype, root), the path of
 the user's code that made it, and the optimizer step. Ranks may make one call from different lines (a broadcast written
 twice, under `if` and `else`): that is told from an edit by how the sequences go on. An edit on some ranks is extra
-calls, skipped ones, or another call in place of the usual one. After an edit the calls of the ranks no longer belong together,
-however long the job goes on: the first edit counts, not the place where the job stopped.
+calls, skipped ones, or another call in place of the usual one. After an edit the calls of the ranks no longer belong
+together, however long the job goes on: the first edit counts, not the place where the job stopped.
 """
 
 from __future__ import annotations
