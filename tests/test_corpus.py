@@ -12,8 +12,8 @@ sys.path.insert(0, str(ZOO))
 
 from corpus import JOB, RECORDED, load_recording, recording_path  # noqa: E402
 from expectation import CASES, NCCL_CASES, Case, case_names, load_case  # noqa: E402
-from judge import GotCulprit, GotVerdict, GotWhere, blamed_ranks, verdict_problems  # noqa: E402
-from rankscope.diagnosis.verdict import Verdict  # noqa: E402
+from judge import GotCulprit, GotSide, GotVerdict, GotWhere, blamed_ranks, verdict_problems  # noqa: E402
+from rankscope.diagnosis.verdict import Verdict, Where  # noqa: E402
 from rankscope.evidence.model import Evidence  # noqa: E402
 from rankscope.report.conclude import conclude  # noqa: E402
 
@@ -24,17 +24,13 @@ NOT_RECORDED: dict[str, str] = {}
 
 
 def got(verdict: Verdict, case: Case) -> GotVerdict:
-    culprits = [
-        GotCulprit(
-            culprit.rank,
-            culprit.process,
-            None
-            if culprit.where is None
-            else GotWhere(culprit.where.file.replace(JOB, str(case.folder), 1), culprit.where.line),
-        )
-        for culprit in verdict.culprits
-    ]
-    return GotVerdict(verdict.outcome, verdict.cause, verdict.certainty, culprits, verdict.headline)
+    culprits = [GotCulprit(each.rank, each.process, place(each.where, case)) for each in verdict.culprits]
+    sides = [GotSide(list(each.ranks), place(each.where, case)) for each in verdict.sides]
+    return GotVerdict(verdict.outcome, verdict.cause, verdict.certainty, culprits, verdict.headline, sides)
+
+
+def place(where: Where | None, case: Case) -> GotWhere | None:
+    return None if where is None else GotWhere(where.file.replace(JOB, str(case.folder), 1), where.line)
 
 
 def case_of(recording: str) -> Case:
