@@ -41,10 +41,17 @@ def _compare(one: Finding, other: Finding, graph: WaitGraph) -> int:
             return -1 if mine < theirs else 1
     if (leaf := _waits_for(one, other, graph)) != _waits_for(other, one, graph):
         return 1 if leaf else -1
-    if one.since is not None and other.since is not None and abs(one.since - other.since) > _SAME_MOMENT_S:
-        return -1 if one.since < other.since else 1
+    sooner = _sooner(one, other)
+    if abs(sooner) > _SAME_MOMENT_S:
+        return -1 if sooner < 0 else 1
     special = CAUSES[other.cause].special - CAUSES[one.cause].special
-    return special or (one.cause > other.cause) - (one.cause < other.cause)
+    return special or (sooner > 0) - (sooner < 0) or (one.cause > other.cause) - (one.cause < other.cause)
+
+
+def _sooner(one: Finding, other: Finding) -> float:
+    """Seconds by which `one` began after `other`; 0 where that is not known of both."""
+    times = [each.began if each.began is not None else each.since for each in (one, other)]
+    return times[0] - times[1] if times[0] is not None and times[1] is not None else 0.0
 
 
 def _standing(finding: Finding) -> tuple[bool, int, int, bool]:

@@ -31,7 +31,7 @@ def explain_hidden(evidence: Evidence, graph: WaitGraph, code: CodeReader) -> Fi
             wait = graph.states[seen.rank].wait
             # It was raised before the call that its handler makes.
             began = pending[-1].at if pending[-1].at is not None or wait is None else wait.since - 1.0
-            return replace(explain_exception(seen, pending[-1], evidence), since=began)
+            return replace(explain_exception(seen, pending[-1], evidence), began=began)
     return None
 
 

@@ -75,5 +75,5 @@ def _explain(
         ),
         fix=(Advice("same-collectives"), Advice("decide-together")),
         alternatives=(Possibility("rank-left", "possible", Perhaps("left-too-early")),),
-        since=usual.event.at,
+        began=usual.event.at,
     )

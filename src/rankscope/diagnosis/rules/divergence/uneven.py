@@ -177,5 +177,5 @@ def _uneven(side: Side, graph: WaitGraph, facts: tuple[Batches | LeftLoop, ...],
         because=(*facts, now(graph)),
         fix=(Advice("same-batches"), Advice("join")),
         alternatives=(Possibility("collective-skipped", "possible", Perhaps("left-loop-otherwise")),),
-        since=min((wait.since for rank in side.ranks if (wait := graph.states[rank].wait) is not None), default=None),
+        began=min((wait.since for rank in side.ranks if (wait := graph.states[rank].wait) is not None), default=None),
     )

@@ -23,7 +23,7 @@ def groups_made_differently(case: Case) -> Finding | None:
     if case.endings.origin is not None or case.left:
         return None
     finding = explain_group_creation(case.graph)
-    return None if finding is None else replace(finding, since=_asked_at(case))
+    return None if finding is None else replace(finding, began=_asked_at(case))
 
 
 def _asked_at(case: Case) -> float | None:
