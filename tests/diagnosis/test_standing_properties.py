@@ -5,6 +5,7 @@ from __future__ import annotations
 import factories as make
 from hypothesis import given
 from hypothesis import strategies as st
+from in_words import in_words
 
 from rankscope.diagnosis.rules.standing.standing import explain_standing
 from rankscope.evidence.model import FileLock, RankEvidence, Syscall
@@ -60,7 +61,7 @@ def test_any_evidence_gives_a_finding_about_that_rank(
     rank: RankEvidence, waiters: tuple[int, ...], limit: float | None
 ) -> None:
     seen = make.evidence(rank, stall_after_s=limit)
-    finding = explain_standing(rank, seen, waiters)
+    finding = in_words(explain_standing(rank, seen, waiters))
     assert all(culprit.rank == 2 for culprit in finding.culprits)
     assert finding.culprits
     assert finding.fix

@@ -35,3 +35,7 @@ def doing(fact: object) -> str:
 
 def has_words(fact: type[Fact]) -> bool:
     return sentence.dispatch(fact) is not sentence.dispatch(object)
+
+
+from rankscope.report.words import roots as _roots  # noqa: E402, F401
+from rankscope.report.words import standing as _standing  # noqa: E402, F401
