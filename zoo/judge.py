@@ -74,7 +74,9 @@ def judge(case: Case, seen: Observation) -> Judgement:
         problems.append(f"expected no report, got: {seen.announcements[0]}")
     if not expect.healthy and seen.fault_at is None:
         problems.append(f"the line {expect.fault_marker!r} never came")
-    problems += _verdict_problems(case, seen)
+    problems += (
+        [f"no verdict: {seen.verdict_missing}"] if seen.verdict is None else verdict_problems(case, seen.verdict)
+    )
     problems += [f"still running afterwards: {leftover}" for leftover in seen.leftovers]
     return Judgement(
         right=not problems,
@@ -85,10 +87,9 @@ def judge(case: Case, seen: Observation) -> Judgement:
     )
 
 
-def _verdict_problems(case: Case, seen: Observation) -> list[str]:
-    expect, got = case.expect, seen.verdict
-    if got is None:
-        return [f"no verdict: {seen.verdict_missing}"]
+def verdict_problems(case: Case, got: GotVerdict) -> list[str]:
+    """Each as `expected ..., got ...`; empty where the verdict is right."""
+    expect = case.expect
     problems = []
     if got.outcome != expect.outcome:
         problems.append(f"outcome: expected {expect.outcome}, got {got.outcome}")

@@ -8,13 +8,13 @@ from dataclasses import replace
 from rankscope.diagnosis import views
 from rankscope.diagnosis.blame import Blame, blame
 from rankscope.diagnosis.code import CodeReader
-from rankscope.diagnosis.divergence import Divergence, Side, find_divergence, sides_at
+from rankscope.diagnosis.divergence import Divergence, Side, find_divergence
 from rankscope.diagnosis.finding import Finding, Possibility
 from rankscope.diagnosis.rules.divergence.misdirected import explain_misdirected
 from rankscope.diagnosis.rules.divergence.passes import uneven_passes
 from rankscope.diagnosis.rules.divergence.point_to_point import message_missing, messages_crossed
 from rankscope.diagnosis.rules.divergence.side_words import side_text
-from rankscope.diagnosis.rules.divergence.uneven import as_many_rounds, short_of_data
+from rankscope.diagnosis.rules.divergence.uneven import short_of_data
 from rankscope.diagnosis.rules.divergence.waiting_words import (
     call_text,
     group_text,
@@ -193,32 +193,12 @@ def _diverged(divergence: Divergence, graph: WaitGraph, code: CodeReader) -> Fin
     uneven = uneven_passes(divergence, graph)
     if uneven is not None:
         return uneven
-    divergence = _slipped_call(divergence, graph, code) or divergence
     decided = blame(divergence, graph.states, code)
     if _somebody_unseen(divergence, graph):
         decided = Blame(ranks=(), extra=False, reserved=False, reasons=())
     if _mismatch(divergence, code):
         return _mismatched(divergence, decided, graph)
     return _skipped(divergence, decided, graph)
-
-
-def _slipped_call(divergence: Divergence, graph: WaitGraph, code: CodeReader) -> Divergence | None:
-    """The call under a condition on the rank that paired with the next round of the others' loop. Since then they are a
-    round apart at the same lines, which shows only when the others leave the loop. None where they are not."""
-    late = [side for side in divergence.sides if as_many_rounds(side, divergence, graph)]
-    if len(late) != 1 or len(divergence.sides) != 2:
-        return None
-    ranks = [rank for side in divergence.sides for rank in side.ranks]
-    for seq in range(divergence.seq - 1, divergence.seq - 1 - divergence.agreed, -1):
-        sides = sides_at(seq, divergence.group, [graph.states[rank] for rank in ranks])
-        if len(sides) != 2 or any(side.event is None for side in sides):
-            continue
-        for side, other in (sides, sides[::-1]):
-            guard = code.guard(side.site)
-            reserved = guard is not None and guard[1].on_rank and set(side.ranks).isdisjoint(late[0].ranks)
-            if reserved and code.opposite_branches(side.site, other.site) is None:
-                return Divergence(divergence.group, seq, sides, max(0, divergence.agreed - (divergence.seq - seq)))
-    return None
 
 
 def _somebody_unseen(divergence: Divergence, graph: WaitGraph) -> bool:
