@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import factories as make
 from hypothesis import given
 from hypothesis import strategies as st
@@ -54,6 +56,16 @@ RANKS = st.builds(
     progress=st.none() | st.builds(make.progress, world=st.integers(0, 2), finalizing=st.booleans()),
     missing=st.sampled_from([{}, {"listener": "the interpreter lock may be held"}]),
 )
+
+
+@given(RANKS)
+def test_a_rank_that_does_not_move_past_the_threshold_is_a_likely_hang(
+    rank: RankEvidence,
+) -> None:
+    still = replace(rank, still_for_s=20.0, processes=tuple(replace(each, cpu_s=5.0) for each in rank.processes))
+    finding = explain_standing(still, make.evidence(still, stall_after_s=10.0), (0, 1))
+    assert finding.outcome == "hang"
+    assert finding.certainty == "likely" or finding.cause == "thread-alive"  # which asks for a thread to name
 
 
 @given(RANKS, st.sets(st.integers(0, 4)).map(tuple), st.none() | st.just(10.0))

@@ -80,7 +80,7 @@ def longest_turn(rank: RankEvidence) -> float | None:
 
 
 def _proof(rank: RankEvidence, loop: Loop, quiet: float, evidence: Evidence) -> Fact | None:
-    if loop.endless or (loop.only_tests and not loop.sleeps):
+    if loop.endless:
         return LoopCannotEnd(loop.test, loop.first)
     longest = longest_turn(rank)
     if longest is None or quiet < _TURNS_BEYOND * longest or not _in_every_turn(rank, loop, evidence):

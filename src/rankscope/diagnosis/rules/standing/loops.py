@@ -40,7 +40,8 @@ class Loop:
     until: Until
     """What ends it, where it only tests."""
     endless: bool
-    """Nothing in it leaves it, or changes what its condition is about."""
+    """Nothing in it leaves it, or changes what its condition is about: it has nothing in it, or what it does is about
+    other things."""
 
 
 def loop_at(frame: Frame, evidence: Evidence) -> Loop | None:
@@ -107,7 +108,7 @@ def _read(loop: _Loop, file: str, offset: int, local: frozenset[str]) -> Loop:
         only_tests=only_tests,
         sleeps=any(_name(call) in _SLEEPS for call in _calls(loop)),
         until=until,
-        endless=isinstance(loop, ast.While) and not _leaves(loop) and _constant(loop, local),
+        endless=isinstance(loop, ast.While) and (_empty(loop) or (not _leaves(loop) and _constant(loop, local))),
     )
 
 
@@ -223,6 +224,11 @@ def _retries(statement: ast.Try) -> bool:
 def _quoted(node: ast.expr) -> str:
     text = ast.unparse(node)
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _empty(loop: ast.While) -> bool:
+    """`while not ready(): pass`: it can only wait for others to change something, and burns a core meanwhile."""
+    return all(isinstance(each, ast.Pass | ast.Continue) for each in loop.body)
 
 
 def _leaves(loop: ast.While) -> bool:

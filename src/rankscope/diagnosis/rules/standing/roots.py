@@ -63,7 +63,8 @@ def explain_roots(evidence: Evidence, graph: WaitGraph, endings: Endings) -> Fin
         return paired
     if endings.victims and first.outcome == "slow":
         return _timed_out(first, endings)
-    return merged(first, [finding for finding in stuck[1:] if finding.cause == first.cause])
+    alike = [each for each in stuck[1:] if (each.cause, each.certainty) == (first.cause, first.certainty)]
+    return merged(first, alike)
 
 
 def _weight(finding: Finding) -> tuple[bool, int]:
