@@ -194,7 +194,7 @@ def test_a_busy_loop_that_nothing_can_end_is_endless(text: str) -> None:
     busy = stands_at(3, "fit", still_for_s=0.1, processes=make.process(cpu=0.5), progress=make.progress(steps=5))
     finding = explain(busy, text)
     assert (finding.outcome, finding.cause, finding.certainty) == ("slow", "endless-loop", "likely")
-    assert "busy in the loop at line 2 (fit (train.py:3)) for 12 s" in finding.summary
+    assert "busy in fit (train.py:3), in the loop at line 2, and has completed nothing for 12 s" in finding.summary
     assert [other.cause for other in finding.alternatives] == ["slow-rank"]
 
 

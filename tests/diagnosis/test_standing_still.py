@@ -61,8 +61,8 @@ def test_a_stalled_rank_is_named_by_line_library_native_function_and_system_call
     finding = explain(still(stacks=stacks, processes=make.process(Syscall("futex"))))
     assert finding.cause == "stalled"
     assert finding.summary == (
-        "rank 2 is standing in build_index (train.py:31), in faissish.api.build "
-        "(innermost faissish.index._train_chunk, native omp_barrier, system call futex) and does not move"
+        "rank 2 is standing in build_index (train.py:31), in faissish.api.build, "
+        "innermost faissish.index._train_chunk, native omp_barrier, system call futex, and does not move"
     )
 
 

@@ -256,8 +256,6 @@ class Polls(Fact):
     test: str
     until: Literal["vanishes", "appears", "true"]
     """The tested path vanishes or appears; or the test is about something else."""
-    asleep: bool = True
-    """It sleeps between the tests; otherwise it burns a core."""
 
 
 @dataclass(frozen=True, slots=True)

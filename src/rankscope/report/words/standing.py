@@ -207,7 +207,7 @@ def _(fact: Does) -> str:
 
 @headline.register
 def _(fact: Does) -> str:
-    still = " and does not move" if isinstance(fact.doing, StandsIn) else ""
+    still = ", and does not move" if isinstance(fact.doing, StandsIn) else ""
     return sentence(fact) + still
 
 
@@ -478,7 +478,8 @@ def _(fact: Works) -> str:
 @sentence.register
 def _(fact: Loops) -> str:
     return (
-        f"busy in the loop at line {fact.loop_line} ({place(fact.where)}) for {fact.for_s:.0f} s and completes nothing"
+        f"busy in {place(fact.where)}, in the loop at line {fact.loop_line}, and has completed nothing for "
+        f"{fact.for_s:.0f} s"
     )
 
 
@@ -515,9 +516,9 @@ def _keeper(fact: KeepsAlive) -> str:
 
 
 def _standing(fact: StandsIn) -> str:
-    """`push (train.py:88), in requests.post (innermost socket.readinto, native sem_wait, system call futex)`."""
+    """`push (train.py:88), in requests.post, innermost socket.readinto, native sem_wait, system call futex`."""
     parts = [place(fact.where)] if fact.where is not None else []
     parts += [f"in {fact.call}" if parts else fact.call] if fact.call else []
     deeper = {"innermost": fact.innermost, "native": fact.native, "system call": fact.syscall}
     names = [f"{kind} {name}" for kind, name in deeper.items() if name and fact.where is not None]
-    return ", ".join(parts) + (f" ({', '.join(names)})" if names else "")
+    return ", ".join([*parts, *names])

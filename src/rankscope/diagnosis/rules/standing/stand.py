@@ -82,7 +82,7 @@ def movement(seen: RankEvidence | ChildProcess) -> tuple[Fact, ...]:
     little = little_work(seen)
     if little is not None:
         found.append(WorksBetweenSleeps(little.wakes, little.over_s, little.cpu_s))
-    elif seen.still_for_s:
+    elif seen.still_for_s is not None and seen.still_for_s >= 1.0:
         found.append(Still(seen.still_for_s))
     return tuple(found)
 
