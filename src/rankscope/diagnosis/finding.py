@@ -27,7 +27,7 @@ class Suspect:
     process: ProcessKind
     where: Where | None
     doing: str | Fact
-    stage: str | None = None
+    stage: str | Fact | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,5 +107,5 @@ class Ruling:
     messages: tuple[KnownMessage, ...] = ()
     refused: tuple[str, ...] = ()
     next: tuple[str | Advice, ...] = ()
-    stages: dict[int, str] = field(default_factory=dict)
+    stages: dict[int, Fact] = field(default_factory=dict)
     ways: tuple[Way, ...] = ()
