@@ -10,6 +10,7 @@ from rankscope.diagnosis.compose import compose, fine
 from rankscope.diagnosis.finding import Finding, Ruling
 from rankscope.diagnosis.rules.crashes.aborted import settle_abort
 from rankscope.diagnosis.rules.crashes.endings import Endings, explain_endings, explain_exception, explain_left
+from rankscope.diagnosis.rules.crashes.left import left_together
 from rankscope.diagnosis.rules.crashes.memory_limit import with_memory_limit
 from rankscope.diagnosis.rules.divergence.deadlock import explain_deadlock, explain_paired_call
 from rankscope.diagnosis.rules.divergence.passed_call import explain_passed_call
@@ -23,7 +24,7 @@ from rankscope.diagnosis.rules.offline.record_only import explain_absent, soften
 from rankscope.diagnosis.rules.setup.nodes import explain_lost_node
 from rankscope.diagnosis.rules.setup.set_up import explain_group_creation, explain_missing
 from rankscope.diagnosis.rules.standing.gpu import xid_fix, xid_lines
-from rankscope.diagnosis.rules.standing.roots import explain_broken, explain_roots, merged
+from rankscope.diagnosis.rules.standing.roots import explain_broken, explain_roots
 from rankscope.diagnosis.rules.standing.stages import with_stages
 from rankscope.diagnosis.verdict import Certainty
 from rankscope.diagnosis.waits import WaitGraph, build_graph
@@ -146,7 +147,7 @@ def _find(evidence: Evidence, endings: Endings, graph: WaitGraph) -> Finding | N
         # The launcher looks at its processes one after another: nearly equal times have no order.
         together = sorted((s for s in left if s.exit is not None and s.exit.at <= begun + 1.0), key=lambda s: s.rank)
         found = [explain_left(seen, evidence, graph.waiters_of(seen.rank)) for seen in together]
-        return merged(found[0], [finding for finding in found[1:] if finding.cause == found[0].cause])
+        return left_together(found)
     gone = _left_unseen(evidence, endings, graph)
     if gone is not None:
         return gone

@@ -35,3 +35,7 @@ def doing(fact: object) -> str:
 
 def has_words(fact: type[Fact]) -> bool:
     return sentence.dispatch(fact) is not sentence.dispatch(object)
+
+
+from rankscope.report.words import endings as _endings  # noqa: E402, F401
+from rankscope.report.words import endings_advice as _endings_advice  # noqa: E402, F401

@@ -9,7 +9,8 @@ from rankscope.diagnosis import views
 from rankscope.diagnosis.blame import blame
 from rankscope.diagnosis.code import CodeReader
 from rankscope.diagnosis.divergence import Divergence, Side, find_divergence
-from rankscope.diagnosis.finding import Finding, Possibility
+from rankscope.diagnosis.facts.endings import CallMayBeLeftOut, GlooEnded, MetUnlike, WasIn, WrongWayUnknown
+from rankscope.diagnosis.finding import Finding, Possibility, Way
 from rankscope.diagnosis.rules.crashes.deaths import signal_of
 from rankscope.diagnosis.rules.crashes.endings import Endings
 from rankscope.diagnosis.waits import State, WaitGraph
@@ -104,44 +105,39 @@ def _explained(
 ) -> Finding:
     decided = blame(divergence, graph.states, code) if divergence is not None else None
     sides = divergence.sides if divergence is not None else ()
-    died = f"gloo ended {views.ranks_text(aborted)}, which received a size that it had not asked for"
-    told = "; ".join(_text(side) for side in sides)
+    died = GlooEnded(aborted)
+    calls = tuple(map(_was_in, sides))
+    origin = replace(origin, alternatives=(Possibility("collective-skipped", "possible", CallMayBeLeftOut()),))
     if decided is None or not decided.ranks:
         return replace(
             origin,
             culprits=(),
-            summary=f"the ranks met in different collectives or sizes: {told or died}",
-            because=(died, *(_text(side) for side in sides), "which of them took the wrong way is not known"),
-            alternatives=(Possibility("collective-skipped", "possible", "one side may have left out a call before"),),
+            summary=MetUnlike((), calls, died),
+            because=(died, *calls, WrongWayUnknown()),
+            ways=tuple(Way(call.ranks, call.at, call if call.op is not None else None) for call in calls),
         )
     culprits = tuple(
-        views.rank_culprit(seen, _doing(side), views.where(side.site[0]) if side.site else None)
-        for side in sides
-        for rank in side.ranks
+        views.rank_culprit(seen, call, call.at)
+        for call in calls
+        for rank in call.ranks
         if rank in decided.ranks and (seen := graph.states[rank].seen) is not None
     )
-    guilty = "; ".join(_text(side) for side in sides if set(side.ranks) <= set(decided.ranks))
-    others = "; ".join(_text(side) for side in sides if not set(side.ranks) <= set(decided.ranks))
+    wrong = tuple(call for call in calls if set(call.ranks) <= set(decided.ranks))
+    others = tuple(call for call in calls if call not in wrong)
     return replace(
         origin,
         culprits=culprits,
-        summary=f"{guilty}, while {others}",
-        because=(*(_text(side) for side in sides), *decided.reasons, died),
-        alternatives=(Possibility("collective-skipped", "possible", "one side may have left out a call before"),),
+        summary=MetUnlike(wrong, others, died),
+        because=(*calls, *decided.reasons, died),
     )
 
 
-def _doing(side: Side) -> str:
-    return f"called {side.event.op}" if side.event is not None else "was in a call of its own"
-
-
-def _text(side: Side) -> str:
-    who = views.ranks_text(side.ranks)
-    at = views.place(views.where(side.site[0])) if side.site else "torch's own code"
-    if side.event is None and not side.site:
-        return f"{who} did not make it"
-    if side.event is None:
-        return f"{who} {'was' if len(side.ranks) == 1 else 'were'} in {at}"
-    size = f" of {side.event.numel} element{'s' if side.event.numel > 1 else ''}" if side.event.numel > 0 else ""
-    step = f", after step {side.event.step}" if side.event.step > 0 else ""
-    return f"{who} called {side.event.op}{size} at {at}{step}"
+def _was_in(side: Side) -> WasIn:
+    event = side.event
+    return WasIn(
+        ranks=side.ranks,
+        op=event.op if event is not None else None,
+        numel=event.numel if event is not None else 0,
+        step=event.step if event is not None else 0,
+        at=views.where(side.site[0]) if side.site else None,
+    )
