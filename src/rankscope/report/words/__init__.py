@@ -37,5 +37,7 @@ def has_words(fact: type[Fact]) -> bool:
     return sentence.dispatch(fact) is not sentence.dispatch(object)
 
 
+# Each registers its words.
+from rankscope.report.words import calls as _calls  # noqa: E402, F401
 from rankscope.report.words import endings as _endings  # noqa: E402, F401
 from rankscope.report.words import endings_advice as _endings_advice  # noqa: E402, F401
