@@ -244,7 +244,7 @@ class StillConnects(Fact):
 
 
 @dataclass(frozen=True, slots=True)
-class EndedWell(Fact):
+class LeftEarly(Fact):
     """A rank that ended with code 0."""
 
     rank: int
@@ -254,7 +254,7 @@ class EndedWell(Fact):
 
 
 @dataclass(frozen=True, slots=True)
-class EndedWellTogether(Fact):
+class LeftTogether(Fact):
     first: Fact | str
     others: tuple[int, ...]
 
@@ -291,30 +291,22 @@ class GlooEnded(Fact):
 
 
 @dataclass(frozen=True, slots=True)
-class WasIn(Fact):
-    """Where ranks were when sizes met that do not fit."""
+class WasAt(Fact):
+    """Ranks whose call is not on record stood there."""
 
     ranks: tuple[int, ...]
-    op: str | None
-    numel: int
-    step: int
-    at: Where | None
+    where: Where | None
 
 
 @dataclass(frozen=True, slots=True)
 class MetUnlike(Fact):
     """Ranks met in different collectives or sizes; `wrong` is empty where it is not known who took the wrong way."""
 
-    wrong: tuple[WasIn, ...]
-    others: tuple[WasIn, ...]
+    wrong: tuple[Fact, ...]
+    others: tuple[Fact, ...]
     died: GlooEnded
 
 
 @dataclass(frozen=True, slots=True)
 class WrongWayUnknown(Fact):
     pass
-
-
-@dataclass(frozen=True, slots=True)
-class CallMayBeLeftOut(Fact):
-    """One side may have left out a call before."""

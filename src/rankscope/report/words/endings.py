@@ -264,7 +264,7 @@ def _(_: facts.StillConnects) -> str:
 
 
 @headline.register
-def _(fact: facts.EndedWell) -> str:
+def _(fact: facts.LeftEarly) -> str:
     last = f", last seen in {place(fact.at)}" if fact.at is not None else ""
     return f"rank {fact.rank} {doing(fact)}{last}" + (
         ": it ran out of data before the others" if fact.out_of_data else ""
@@ -272,17 +272,17 @@ def _(fact: facts.EndedWell) -> str:
 
 
 @doing.register
-def _(fact: facts.EndedWell) -> str:
+def _(fact: facts.LeftEarly) -> str:
     return "exited with code 0" + (f" after step {fact.steps}" if fact.steps is not None else "")
 
 
 @sentence.register
-def _(fact: facts.EndedWell) -> str:
+def _(fact: facts.LeftEarly) -> str:
     return f"rank {fact.rank} {doing(fact)}; the launcher had not stopped it"
 
 
 @sentence.register
-def _(fact: facts.EndedWellTogether) -> str:
+def _(fact: facts.LeftTogether) -> str:
     return f"{headline(fact.first)}; so did {ranks_text(fact.others)}"
 
 
@@ -316,21 +316,13 @@ def _(fact: facts.GlooEnded) -> str:
 
 
 @doing.register
-def _(fact: facts.WasIn) -> str:
-    return "was in a call of its own" if fact.op is None else f"called {fact.op}"
+def _(_: facts.WasAt) -> str:
+    return "was in a call of its own"
 
 
 @sentence.register
-def _(fact: facts.WasIn) -> str:
-    who = ranks_text(fact.ranks)
-    if fact.op is None and fact.at is None:
-        return f"{who} did not make it"
-    at = place(fact.at) if fact.at is not None else "torch's own code"
-    if fact.op is None:
-        return f"{who} {'was' if len(fact.ranks) == 1 else 'were'} in {at}"
-    size = f" of {fact.numel} element{'s' if fact.numel > 1 else ''}" if fact.numel > 0 else ""
-    step = f", after step {fact.step}" if fact.step > 0 else ""
-    return f"{who} called {fact.op}{size} at {at}{step}"
+def _(fact: facts.WasAt) -> str:
+    return f"{ranks_text(fact.ranks)} {'was' if len(fact.ranks) == 1 else 'were'} in {place(fact.where)}"
 
 
 @sentence.register
@@ -344,8 +336,3 @@ def _(fact: facts.MetUnlike) -> str:
 @sentence.register
 def _(_: facts.WrongWayUnknown) -> str:
     return "which of them took the wrong way is not known"
-
-
-@sentence.register
-def _(_: facts.CallMayBeLeftOut) -> str:
-    return "one side may have left out a call before"

@@ -67,8 +67,8 @@ ADVICE.update(
         "run-it-alone": "run it alone with the same input; PYTHONFAULTHANDLER=1 prints the Python stack, gdb the "
         "native one",
         "same-calls-at-end": "end every rank with the same calls; dist.destroy_process_group() comes last",
-        "same-collectives": "make all ranks of a group call the same collectives in the same order with the same "
-        "sizes and dtypes",
+        "same-collectives-and-sizes": "make all ranks of a group call the same collectives in the same order, with the "
+        "same sizes and dtypes",
         "same-model": "build the same model, with the same parameters in the same order, on every rank",
         "same-number-of-batches": "give every rank the same number of batches: DistributedSampler, "
         "drop_last=True, or a fixed number of steps",

@@ -9,10 +9,13 @@ from rankscope.diagnosis import views
 from rankscope.diagnosis.blame import blame
 from rankscope.diagnosis.code import CodeReader
 from rankscope.diagnosis.divergence import Divergence, Side, find_divergence
-from rankscope.diagnosis.facts.endings import CallMayBeLeftOut, GlooEnded, MetUnlike, WasIn, WrongWayUnknown
-from rankscope.diagnosis.finding import Finding, Possibility, Way
+from rankscope.diagnosis.facts import Fact
+from rankscope.diagnosis.facts.calls import Perhaps
+from rankscope.diagnosis.facts.endings import GlooEnded, MetUnlike, WasAt, WrongWayUnknown
+from rankscope.diagnosis.finding import Finding, Possibility
 from rankscope.diagnosis.rules.crashes.deaths import signal_of
 from rankscope.diagnosis.rules.crashes.endings import Endings
+from rankscope.diagnosis.rules.divergence.call_facts import called, ways
 from rankscope.diagnosis.waits import State, WaitGraph
 from rankscope.evidence.model import Call, Evidence, Frame
 
@@ -103,41 +106,37 @@ def _last_stand(state: State) -> tuple[Frame, ...]:
 def _explained(
     origin: Finding, aborted: tuple[int, ...], divergence: Divergence | None, graph: WaitGraph, code: CodeReader
 ) -> Finding:
-    decided = blame(divergence, graph.states, code) if divergence is not None else None
-    sides = divergence.sides if divergence is not None else ()
     died = GlooEnded(aborted)
-    calls = tuple(map(_was_in, sides))
-    origin = replace(origin, alternatives=(Possibility("collective-skipped", "possible", CallMayBeLeftOut()),))
-    if decided is None or not decided.ranks:
+    origin = replace(origin, alternatives=(Possibility("collective-skipped", "possible", Perhaps("skipped-before")),))
+    if divergence is None:
+        return replace(origin, culprits=(), summary=MetUnlike((), (), died), because=(died, WrongWayUnknown()))
+    decided = blame(divergence, graph.states, code)
+    sides = {side.ranks: _stood(side, divergence) for side in divergence.sides}
+    if not decided.ranks:
         return replace(
             origin,
             culprits=(),
-            summary=MetUnlike((), calls, died),
-            because=(died, *calls, WrongWayUnknown()),
-            ways=tuple(Way(call.ranks, call.at, call if call.op is not None else None) for call in calls),
+            summary=MetUnlike((), tuple(sides.values()), died),
+            because=(died, *sides.values(), WrongWayUnknown()),
+            ways=ways(divergence),
         )
     culprits = tuple(
-        views.rank_culprit(seen, call, call.at)
-        for call in calls
-        for rank in call.ranks
+        views.rank_culprit(seen, sides[side.ranks], views.where(side.site[0]) if side.site else None)
+        for side in divergence.sides
+        for rank in side.ranks
         if rank in decided.ranks and (seen := graph.states[rank].seen) is not None
     )
-    wrong = tuple(call for call in calls if set(call.ranks) <= set(decided.ranks))
-    others = tuple(call for call in calls if call not in wrong)
+    wrong = tuple(fact for ranks, fact in sides.items() if set(ranks) <= set(decided.ranks))
+    others = tuple(fact for ranks, fact in sides.items() if not set(ranks) <= set(decided.ranks))
     return replace(
         origin,
         culprits=culprits,
         summary=MetUnlike(wrong, others, died),
-        because=(*calls, *decided.reasons, died),
+        because=(*sides.values(), *decided.reasons, died),
     )
 
 
-def _was_in(side: Side) -> WasIn:
-    event = side.event
-    return WasIn(
-        ranks=side.ranks,
-        op=event.op if event is not None else None,
-        numel=event.numel if event is not None else 0,
-        step=event.step if event is not None else 0,
-        at=views.where(side.site[0]) if side.site else None,
-    )
+def _stood(side: Side, divergence: Divergence) -> Fact:
+    if side.event is None and side.site:
+        return WasAt(side.ranks, views.where(side.site[0]))
+    return called(side, divergence)

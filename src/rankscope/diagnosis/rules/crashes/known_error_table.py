@@ -107,7 +107,7 @@ SPECIAL: tuple[KnownError, ...] = (
         "ranks met with different collectives or sizes",
         "culprit",
         "collective-mismatch",
-        "same-collectives",
+        "same-collectives-and-sizes",
         "debug-detail",
         reference="modelscope/ms-swift#9443",
     ),

@@ -7,10 +7,10 @@ from dataclasses import replace
 from rankscope.diagnosis.advice import Advice
 from rankscope.diagnosis.facts import Fact
 from rankscope.diagnosis.facts.endings import (
-    EndedWell,
-    EndedWellTogether,
     EndedWith,
     HandledSignals,
+    LeftEarly,
+    LeftTogether,
     LeftWhileNeeded,
     LoaderEnded,
     NeverJoined,
@@ -35,7 +35,7 @@ def explain_left(rank: RankEvidence, evidence: Evidence, waiters: tuple[int, ...
     account = account_of(rank, noted, evidence) if noted is not None else None
     if account is not None and account.last.thread != "MainThread" and not account.victim:
         return _thread_died(rank, account, evidence, waiters)
-    left = EndedWell(rank.rank, rank.progress.steps if rank.progress is not None else None, _place_of_leaving(rank))
+    left = LeftEarly(rank.rank, rank.progress.steps if rank.progress is not None else None, _place_of_leaving(rank))
     finding = Finding(
         outcome="crash" if _failed(evidence) else "hang",
         cause="rank-left",
@@ -50,7 +50,7 @@ def explain_left(rank: RankEvidence, evidence: Evidence, waiters: tuple[int, ...
         finding = replace(finding, alternatives=(Possibility("rank-left", "possible", LeftWhileNeeded()),))
     elif account is not None and not account.victim:
         finding = _after_exception(finding, rank, left, account)
-    if isinstance(finding.summary, EndedWell):
+    if isinstance(finding.summary, LeftEarly):
         left = finding.summary
     handled = rank.progress.signals if rank.progress is not None else ()
     return replace(
@@ -68,7 +68,7 @@ def left_together(found: list[Finding]) -> Finding:
         return first
     more = tuple(culprit for finding in alike for culprit in finding.culprits)
     others = tuple(culprit.rank for culprit in more if culprit.rank is not None)
-    return replace(first, culprits=(*first.culprits, *more), summary=EndedWellTogether(first.summary, others))
+    return replace(first, culprits=(*first.culprits, *more), summary=LeftTogether(first.summary, others))
 
 
 def _thread_died(rank: RankEvidence, account: Account, evidence: Evidence, waiters: tuple[int, ...]) -> Finding:
@@ -84,7 +84,7 @@ def _thread_died(rank: RankEvidence, account: Account, evidence: Evidence, waite
     )
 
 
-def _after_exception(finding: Finding, rank: RankEvidence, left: EndedWell, account: Account) -> Finding:
+def _after_exception(finding: Finding, rank: RankEvidence, left: LeftEarly, account: Account) -> Finding:
     """The program caught an exception and ended well because of it: that line explains more than the one it left at."""
     if account.told.type == "KeyboardInterrupt":
         return finding
@@ -120,7 +120,7 @@ def _never_joined(finding: Finding, rank: RankEvidence, evidence: Evidence) -> F
 def _out_of_data(finding: Finding, rank: RankEvidence, evidence: Evidence) -> Finding | None:
     """Its data loader was at its end, and that of another rank was not."""
     loader = rank.progress.loader if rank.progress is not None else None
-    if loader is None or not loader.exhausted or not isinstance(finding.summary, EndedWell):
+    if loader is None or not loader.exhausted or not isinstance(finding.summary, LeftEarly):
         return None
     for other in evidence.ranks:
         theirs = other.progress.loader if other.progress is not None and other.rank != rank.rank else None
