@@ -274,12 +274,12 @@ def _finish(
         exceptions += answer[0]
         if not stack_samples:
             stack_samples.append(answer[1])
-    if known.exit is not None and known.exit.code != 0 and not exceptions:
-        exceptions += tracebacks.find_tracebacks(known.error_tail)
+    printed = [tracebacks.masked(error) for error in _printed(known)]
     if known.exit is None:
         # Of a rank that lives on, only what ended one of its other threads is news; the main thread goes on.
-        printed = tracebacks.find_tracebacks(known.error_tail)
         exceptions += [error for error in printed if error.thread != "MainThread"]
+    elif known.exit.code != 0 and not any(error.source == "hook" for error in exceptions):
+        exceptions += printed
     return RankEvidence(
         rank=known.rank,
         local_rank=known.local_rank,
@@ -302,6 +302,11 @@ def _finish(
         still_for_s=known.still_for_s,
         missing=missing,
     )
+
+
+def _printed(known: KnownRank) -> tuple[RaisedException, ...]:
+    """Tracebacks that the rank wrote; a program may also print those that it caught to its ordinary output."""
+    return tracebacks.find_tracebacks(known.error_tail) or tracebacks.find_tracebacks(known.output_tail)
 
 
 def _crash_stack(page: Path | None, known: KnownRank) -> tuple[Frame, ...]:
@@ -355,7 +360,7 @@ def _frames_of(ranks: Sequence[RankEvidence]) -> list[Frame]:
         for stack in seen.stacks[-1:]:
             frames += (frame for thread in stack.threads for frame in thread.frames)
         for error in seen.exceptions:
-            frames += error.frames
+            frames += (*error.frames, *(frame for earlier in error.chain for frame in earlier.frames))
         for call in seen.progress.calls[-200:] if seen.progress is not None else ():
             frames += call.site
     return [frame for frame in frames if frame.user]

@@ -295,14 +295,29 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
+class EarlierException:
+    """One of the exceptions that led to another."""
+
+    type: str
+    message: str
+    frames: tuple[Frame, ...]
+    led: str = "context"
+    """How the next one came of it: `cause` (`raise ... from`), `context` (raised while this one was being handled),
+    `suppressed` (the same, but with `from None`), `group` (the next is a group of which this is the first member)."""
+
+
+@dataclass(frozen=True, slots=True)
 class RaisedException:
     type: str
     message: str
     at: float | None
     frames: tuple[Frame, ...]
     source: str
-    """`hook`: uncaught; `pending`: being handled while the evidence was taken; `output`: read off a traceback."""
+    """`hook`: uncaught; `thread`: it ended a thread; `exit`: being handled when the program ended itself; `pending`:
+    being handled while the evidence was taken; `output`: read off a traceback; `error-file`: written by torch."""
     thread: str = "MainThread"
+    chain: tuple[EarlierException, ...] = ()
+    """What led to it, the first that was raised first; the exception itself is not among them."""
 
 
 @dataclass(frozen=True, slots=True)

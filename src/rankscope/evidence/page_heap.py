@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from rankscope.evidence.model import Frame, Group, NonFinite, RaisedException
+from rankscope.evidence.mask import mask_text
+from rankscope.evidence.model import EarlierException, Frame, Group, NonFinite, RaisedException
 from rankscope.evidence.stacks import is_user_file
 from rankscope.probe import page as layout
+
+_SOURCES = {layout.EXCEPTION: "hook", layout.EXCEPTION_AT_EXIT: "exit", layout.EXCEPTION_OF_THREAD: "thread"}
 
 
 class Heap:
@@ -50,20 +53,7 @@ class Heap:
         return tuple(found.values())
 
     def exceptions(self) -> tuple[RaisedException, ...]:
-        found = []
-        for payload in self._of(layout.EXCEPTION):
-            kind, message, at, thread, *frames = payload.split(layout.SEPARATOR)
-            found.append(
-                RaisedException(
-                    type=kind,
-                    message=message,
-                    at=int(at) / 1e9,
-                    frames=frames_of(frames),
-                    source="hook",
-                    thread=thread,
-                )
-            )
-        return tuple(found)
+        return tuple(_raised(payload, _SOURCES[entry]) for entry, payload in self._entries if entry in _SOURCES)
 
     def non_finite(self) -> tuple[NonFinite, ...]:
         found = []
@@ -89,6 +79,25 @@ class Heap:
 
     def _of(self, kind: bytes) -> list[str]:
         return [payload for entry, payload in self._entries if entry == kind]
+
+
+def _raised(payload: str, source: str) -> RaisedException:
+    own, *earlier = payload.split(layout.EARLIER)
+    kind, message, at, thread, *frames = own.split(layout.SEPARATOR)
+    return RaisedException(
+        type=kind,
+        message=mask_text(message),
+        at=int(at) / 1e9,
+        frames=frames_of(frames),
+        source=source,
+        thread=thread,
+        chain=tuple(map(_earlier, earlier)),
+    )
+
+
+def _earlier(payload: str) -> EarlierException:
+    led, kind, message, *frames = payload.split(layout.SEPARATOR)
+    return EarlierException(kind, mask_text(message), frames_of(frames), led)
 
 
 def frames_of(parts: list[str]) -> tuple[Frame, ...]:

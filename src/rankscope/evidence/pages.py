@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import socket
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rankscope.errors import EvidenceError
+from rankscope.evidence.mask import mask_text
 from rankscope.evidence.model import (
     Call,
     Checksum,
+    EarlierException,
     Loader,
     Phases,
     Progress,
@@ -201,9 +203,10 @@ def ask_listener(path: Path, *, at: float, timeout_s: float = 1.0) -> tuple[tupl
         ]
         frames = frames_of(rest)
         if kind == "X":
-            exceptions.append(
-                RaisedException(type=name, message=message, at=None, frames=frames, source="pending", thread=thread)
-            )
+            exceptions.append(RaisedException(name, mask_text(message), None, frames, source="pending", thread=thread))
+        elif kind == "C" and exceptions:
+            earlier = EarlierException(name, mask_text(message), frames, led=thread)
+            exceptions[-1] = replace(exceptions[-1], chain=(*exceptions[-1].chain, earlier))
         elif kind == "S":
             threads.append(Thread(tid=0, name=thread, main=thread == "MainThread", frames=frames))
     return tuple(exceptions), StackSample(at=at, threads=tuple(threads), source="listener")

@@ -50,7 +50,7 @@ def start() -> None:
     if lock:
         imports.lock(import_lock.HEAVY, import_lock.ImportLock(lock, book, page.rank).around)
     imports.install()
-    exits.note(page, calls.sites(), book)
+    exits.note(page, calls.sites(), book, imports)
     # A forked child shares the page's memory; it must not write into its parent's story.
     os.register_at_fork(after_in_child=page.detach)
 

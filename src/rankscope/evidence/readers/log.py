@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import BinaryIO
 
@@ -13,7 +13,7 @@ from rankscope.evidence.mask import mask_text
 from rankscope.evidence.model import Exit, Log, LogLine, RaisedException
 from rankscope.evidence.readers.log_ends import KernelLine, ends_in, kernel_line
 from rankscope.evidence.readers.log_lines import SRUN_TAG, TAG, inner_rank, time_of
-from rankscope.evidence.tracebacks import find_tracebacks
+from rankscope.evidence.tracebacks import find_tracebacks, masked
 
 PIECE = 4 << 20
 _LONGEST_LINE = 4000
@@ -360,4 +360,4 @@ def _exceptions(writer: _Writer) -> Iterator[RaisedException]:
             if writer.lines - position - length > _STILL_ITS_END or key in seen:
                 continue
             seen.add(key)
-            yield RaisedException(error.type, mask_text(error.message), at, error.frames, error.source, error.thread)
+            yield replace(masked(error), at=at)

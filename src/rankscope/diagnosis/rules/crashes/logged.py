@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from rankscope.diagnosis.facts.endings import EndedWith, LogEndsWithTraceback
 from rankscope.diagnosis.finding import Finding
 from rankscope.diagnosis.verdict import Certainty
 from rankscope.evidence.model import Evidence, RankEvidence
@@ -14,10 +15,10 @@ def as_logged(finding: Finding, evidence: Evidence) -> Finding:
     logged = {seen.rank for seen in evidence.ranks if _ends_with_traceback(seen)}
     if not logged & {culprit.rank for culprit in finding.culprits}:
         return finding
-    reasons = []
-    for reason in finding.because:
-        rank = next((rank for rank in logged if reason == f"rank {rank} ended with code 1"), None)
-        reasons.append(reason if rank is None else f"the log of rank {rank} ends with this traceback")
+    reasons = (
+        LogEndsWithTraceback(fact.rank) if isinstance(fact, EndedWith) and fact.rank in logged else fact
+        for fact in finding.because
+    )
     certainty: Certainty = "likely" if finding.certainty == "proven" else finding.certainty
     return replace(finding, because=tuple(reasons), certainty=certainty)
 

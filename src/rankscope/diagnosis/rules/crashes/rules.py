@@ -8,13 +8,13 @@ from rankscope.diagnosis.case import Case
 from rankscope.diagnosis.finding import Finding
 from rankscope.diagnosis.registry import rule
 from rankscope.diagnosis.rules.crashes.hidden import explain_hidden
-from rankscope.diagnosis.rules.crashes.left import explain_left
+from rankscope.diagnosis.rules.crashes.left import explain_left, left_together
 from rankscope.diagnosis.rules.crashes.logged import as_logged
 from rankscope.diagnosis.rules.divergence.ended_apart import explain_skipped_before_end
 from rankscope.diagnosis.rules.divergence.paired import explain_paired_call
 from rankscope.diagnosis.rules.numbers.non_finite import ended_by_itself
 from rankscope.diagnosis.rules.offline.fingerprints import explain_compared
-from rankscope.diagnosis.rules.standing.roots import explain_broken, merged
+from rankscope.diagnosis.rules.standing.roots import explain_broken
 
 _SAME_MOMENT_S = 1.0
 """The launcher looks at its processes one after another: nearly equal times have no order."""
@@ -53,7 +53,7 @@ def left_too_early(case: Case) -> Finding | None:
     together = [seen for seen in case.left if seen.exit is not None and seen.exit.at <= begun + _SAME_MOMENT_S]
     together.sort(key=lambda seen: seen.rank)
     found = [explain_left(seen, case.evidence, case.graph.waiters_of(seen.rank)) for seen in together]
-    return merged(found[0], [finding for finding in found[1:] if finding.cause == found[0].cause])
+    return left_together(found)
 
 
 @rule("rank-left", "uneven-data", "rank-missing")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rankscope.diagnosis import views
-from rankscope.diagnosis.finding import Finding, Possibility, Suspect
-from rankscope.diagnosis.rules.crashes.exceptions import explain_exception
+from rankscope.diagnosis.finding import Finding, Possibility
+from rankscope.diagnosis.rules.crashes.exceptions import explain_unnamed
 from rankscope.diagnosis.rules.crashes.known_errors import recognise
 from rankscope.diagnosis.rules.offline import log_facts as facts
 from rankscope.diagnosis.rules.offline.log_waits import explain_named_missing, explain_time_limits
@@ -18,7 +20,7 @@ from rankscope.diagnosis.rules.offline.log_words import (
     span,
 )
 from rankscope.diagnosis.verdict import SignOfLife
-from rankscope.evidence.model import Evidence, RankEvidence
+from rankscope.evidence.model import Evidence
 
 _LONG_SILENCE_S = 60.0
 
@@ -130,27 +132,12 @@ def _told_by_nobody(evidence: Evidence) -> Finding | None:
     if log is None:
         return None
     own = [error for error in log.exceptions if error.type.rpartition(".")[2] != "ChildFailedError"]
-    fake = RankEvidence(rank=0, local_rank=0, host="", pid=0, started_at=evidence.started_at, error_tail=log.tail)
     for error in own:
         known = recognise(f"{error.type}: {error.message}")
         if known is not None and known.role == "victim":
             continue
-        finding = explain_exception(fake, error, evidence)
-        at = views.where(views.innermost_user_frame(error.frames))
-        kind = error.type.rpartition(".")[2]
-        message = error.message.partition("\n")[0][:160]
-        return Finding(
-            outcome="crash",
-            cause=finding.cause,
-            certainty="likely",
-            culprits=(Suspect(None, None, None, "rank", at, f"raised {kind}"),),
-            summary=f"a rank that the log does not name raised {kind}"
-            + (f" in {views.place(at)}" if at is not None else "")
-            + (f": {message}" if message else ""),
-            because=tuple(reason.replace("rank 0", "a rank") for reason in finding.because),
-            fix=finding.fix,
-            alternatives=finding.alternatives,
-            references=finding.references,
+        return replace(
+            explain_unnamed(error, log.tail, evidence),
             next=("start with prefixed output (torchrun --tee 3, srun -l, or rankscope run) to know the rank",),
         )
     return _known_culprit(evidence)
