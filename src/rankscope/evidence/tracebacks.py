@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rankscope.evidence.model import Frame, RaisedException
-from rankscope.evidence.stacks import is_user_file
+from rankscope.whose_code import is_user_file
 
 _MAX_MESSAGE_LINES = 60
 _MAX_FOREIGN_LINES = 50
