@@ -181,8 +181,8 @@ def _for_the_call(side: Side, others: list[Side], code: CodeReader) -> tuple[flo
     )
     if shared:
         return 0, []
-    text = f"the call stands under `if {branch.test}` ({frame.file.rsplit('/', 1)[-1]}:{branch.line})"
-    if branch.side == "orelse":
+    text = f"the call stands under `{branch.quote}` ({frame.file.rsplit('/', 1)[-1]}:{branch.line})"
+    if branch.kind == "else":
         text = (
             f"the call stands in the else branch of `if {branch.test}` ({frame.file.rsplit('/', 1)[-1]}:{branch.line})"
         )
@@ -237,7 +237,7 @@ def _for_passing_by(
             if best[0] < _ON_RANK and (_most(other, [side, *others]) or _broke_habit(side, other, states)):
                 frame, branch = guarded
                 name = frame.file.rsplit("/", 1)[-1]
-                kept = f"`if {branch.test}` ({name}:{branch.line}) keeps {views.ranks_text(side.ranks)} from {name}"
+                kept = f"`{branch.quote}` ({name}:{branch.line}) keeps {views.ranks_text(side.ranks)} from {name}"
                 best = (_ON_RANK, [f"{kept}:{frame.line}"])
             continue
         found = code.way_past(other.site) if other.event is not None else None
@@ -249,7 +249,7 @@ def _for_passing_by(
             name = frame.file.rsplit("/", 1)[-1]
             best = (
                 weight,
-                [f"`if {branch.test}: {branch.side}` ({name}:{branch.line}) leads past {name}:{frame.line}"],
+                [f"`{branch.quote}` ({name}:{branch.line}) leads past {name}:{frame.line}"],
             )
     return best
 

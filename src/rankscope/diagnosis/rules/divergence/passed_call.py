@@ -70,7 +70,7 @@ def _explain(left: RankEvidence, waiter: RankEvidence, missed: tuple[Call, int],
         frame, branch = found
         name = frame.file.rsplit("/", 1)[-1]
         culprit_at = Where(file=frame.file, line=branch.line, function=frame.function)
-        reasons = (f"`if {branch.test}: {branch.side}` ({name}:{branch.line}) leads past {name}:{frame.line}",)
+        reasons = (f"`{branch.quote}` ({name}:{branch.line}) leads past {name}:{frame.line}",)
     failed = any(seen.exit is not None and seen.exit.code for seen in evidence.ranks)
     return Finding(
         outcome="crash" if failed else "hang",

@@ -46,7 +46,7 @@ def _or_passed_by(finding: Finding, divergence: Divergence, side: Side, code: Co
         frame, branch = found
         if branch.side == "continue":
             name = frame.file.rsplit("/", 1)[-1]
-            text = f"`if {branch.test}: continue` ({name}:{branch.line}) may have led past {name}:{frame.line} once"
+            text = f"`{branch.quote}` ({name}:{branch.line}) may have led past {name}:{frame.line} once"
             return replace(finding, alternatives=(Possibility("collective-skipped", "possible", text),))
     return finding
 
