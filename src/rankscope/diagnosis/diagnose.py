@@ -12,7 +12,7 @@ from rankscope.diagnosis.rules.crashes.aborted import settle_abort
 from rankscope.diagnosis.rules.crashes.endings import Endings, explain_endings, explain_exception, explain_left
 from rankscope.diagnosis.rules.crashes.memory_limit import with_memory_limit
 from rankscope.diagnosis.rules.divergence.deadlock import explain_deadlock, explain_paired_call
-from rankscope.diagnosis.rules.divergence.passed_call import explain_passed_call
+from rankscope.diagnosis.rules.divergence.ended_apart import explain_skipped_before_end
 from rankscope.diagnosis.rules.numbers.non_finite import as_alternative, ended_by_itself, explain_non_finite
 from rankscope.diagnosis.rules.numbers.replicas import explain_diverged
 from rankscope.diagnosis.rules.numbers.stragglers import as_finding, find_stragglers, phases_of, places_of
@@ -139,7 +139,7 @@ def _find(evidence: Evidence, endings: Endings, graph: WaitGraph) -> Finding | N
         paired = explain_paired_call(graph, evidence, "proven")
         if paired is not None:
             return paired
-        passed = [by for seen in left if (by := explain_passed_call(seen, evidence, graph)) is not None]
+        passed = [by for seen in left if (by := explain_skipped_before_end(seen, evidence, graph)) is not None]
         if len(passed) == 1:
             return passed[0]
         begun = min(seen.exit.at for seen in left if seen.exit is not None)

@@ -35,3 +35,7 @@ def doing(fact: object) -> str:
 
 def has_words(fact: type[Fact]) -> bool:
     return sentence.dispatch(fact) is not sentence.dispatch(object)
+
+
+# Each registers its words.
+from rankscope.report.words import calls as _calls  # noqa: E402, F401
