@@ -58,6 +58,15 @@ class CodeReader:
                     first = frame, branch
         return first
 
+    def stands_under(self, found: tuple[Frame, Branch], site: Iterable[Frame]) -> bool:
+        """Whether another site depends on the same condition, on the same side of it."""
+        where, branch = found
+        return any(
+            frame.file == where.file and (each.node, each.side) == (branch.node, branch.side)
+            for frame, around in self._each(site)
+            for each in around.guards
+        )
+
     def _each(self, site: Iterable[Frame]) -> Iterable[tuple[Frame, Surroundings]]:
         callee = ""
         for frame in site:
