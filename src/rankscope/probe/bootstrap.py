@@ -11,7 +11,7 @@ from rankscope.probe.first_step import FirstStep
 from rankscope.probe.hooks import TorchHooks
 from rankscope.probe.imports import ImportWatch
 from rankscope.probe.page import Page, own_pages
-from rankscope.probe.sites import program
+from rankscope.probe.sites import Sites, program
 from rankscope.probe.stage_calls import watch_calls
 from rankscope.probe.stages import StageBook
 
@@ -37,7 +37,7 @@ def start() -> None:
     signals.die_with_launcher(os.environ.get(LAUNCHER_VARIABLE, ""))
     signals.write_stacks(page)
     calls = CallRecorder(page)
-    book = StageBook(page, calls.sites())
+    book = StageBook(page, Sites(page))  # a stage begins before the library's function that its calls go through
     BOOKS.append(book)
     book.mark("Script started", "started", None)
     status_watch.remember()
