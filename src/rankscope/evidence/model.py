@@ -129,6 +129,9 @@ class Call:
     """The user's frames above the call, innermost first."""
     note: str = ""
     """The awaited store key, and the like."""
+    through: str = ""
+    """The library's function that the innermost frame of `site` called, where that is not the call itself:
+    `LightningModule.log`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +295,8 @@ class Progress:
     """The first optimizer step has been made."""
     declared_step: int | None = None
     """What the program itself said with `rankscope.step(n)`."""
+    program: tuple[str, ...] = ()
+    """Folders of the program itself, where it was installed like a library: their files are the user's own."""
 
 
 @dataclass(frozen=True, slots=True)
