@@ -1,4 +1,4 @@
-"""`rankscope attach` to a job with which nothing is wrong: it says so where the job is seen to go on, blames nobody, and
+"""`rankscope attach` to a job with which nothing is wrong: it says so where ranks are seen to go on, blames nobody, and
 the job ends as it would."""
 
 from __future__ import annotations

@@ -132,3 +132,10 @@ def test_a_traceback_below_a_loggers_tag_belongs_to_its_rank(
     verdict = diagnosed(written(tmp_path / "train.log", tagged, 0), capsys)
     assert (verdict["outcome"], [culprit["rank"] for culprit in verdict["culprits"]]) == ("crash", [1])
     assert verdict["culprits"][0]["where"]["line"] == 61
+
+
+def test_in_the_file_of_one_rank_a_tag_further_in_is_not_taken_for_another_rank(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = written(tmp_path / "rank_3.log", "2025-11-19 14:08:25 [INFO] [GPU 0] loading\n", 0)
+    assert [sign["rank"] for sign in diagnosed(log, capsys)["signs_of_life"]] == [3]

@@ -96,6 +96,8 @@ class LogReader:
         for number, piece in enumerate(_pieces(stream)):
             if number == 0:
                 tag = _tag_of(piece)
+                if rank is not None and tag is WITHIN_TAG:
+                    tag = TAG  # in the file of one rank, such words speak of a device or of another rank
             last_time = self._read_piece(piece, name, rank, near, tag, last_time)
 
     def _read_piece(
