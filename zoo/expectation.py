@@ -42,11 +42,11 @@ class Expectation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     certainty: Certainty | None = None
     """Not judged when absent."""
     rank: int | list[int] | None = None
-    """The culprits, as a set; absent where the culprit is no rank of the job."""
+    """The culprits, as a set; absent where the culprit is no rank of the job, empty where two sides are to be told."""
     process: ProcessKind | None = None
     file: str = "train.py"
     line: str | list[str] = ""
-    """Text of the line (or of each accepted line) that the culprits must stand on; empty: not judged."""
+    """Text of the line (or of each accepted line) that the culprits, or the sides, must stand on; empty: not judged."""
     args: list[str] = []
     """`{tmp}` is replaced by a scratch folder."""
     options: list[str] = []

@@ -69,7 +69,9 @@ class Finding:
     victims: tuple[int, ...] | None = None
     """Where the rule knows better than the wait-for graph who suffered."""
     since: float | None = None
-    """When it began, where the rule knows it."""
+    """The last progress of the culprits, where the rule knows it better than their pages."""
+    began: float | None = None
+    """When the cause itself came about, however long the job went on after it."""
     next: tuple[str | Advice, ...] = ()
     """Steps that would confirm it, where it is not proven."""
     ways: tuple[Way, ...] = ()

@@ -14,7 +14,7 @@ from rankscope.diagnosis.facts import Fact
 from rankscope.diagnosis.facts.recorded import RecordedCall
 from rankscope.diagnosis.facts.seen import (
     CouldNotRead,
-    EndedWell,
+    EndedWithZero,
     InUnfinished,
     LastLinesDiffer,
     LogsEnd,
@@ -25,8 +25,8 @@ from rankscope.diagnosis.facts.seen import (
     NothingToRead,
     NotUsed,
     OneLook,
+    SeenToMove,
     StoodStill,
-    WentOn,
 )
 from rankscope.diagnosis.finding import Possibility, Ruling
 from rankscope.diagnosis.rules.offline.log_facts import signs_of_life
@@ -71,7 +71,7 @@ def _ended_well(ruling: Ruling, evidence: Evidence) -> Ruling | None:
     everybody = {*range(evidence.world_size), *(seen.rank for seen in evidence.ranks)}
     if not everybody or set(codes) != everybody or any(codes.values()):
         return None
-    return replace(ruling, summary=EndedWell(len(everybody)))
+    return replace(ruling, summary=EndedWithZero(len(everybody)))
 
 
 def _by_looks(ruling: Ruling, evidence: Evidence) -> Ruling | None:
@@ -85,7 +85,7 @@ def _by_looks(ruling: Ruling, evidence: Evidence) -> Ruling | None:
         if seen.stacks or seen.processes
     )
     if all(map(went_on, ranks)):
-        on = WentOn(tuple(seen.rank for seen in ranks))
+        on = SeenToMove(tuple(seen.rank for seen in ranks))
         return replace(ruling, certainty="likely", summary=on, because=looked)
     unread = could_not_read(ranks)
     if unread is not None:

@@ -23,14 +23,14 @@ class AllWell(Fact):
 
 
 @dataclass(frozen=True, slots=True)
-class EndedWell(Fact):
+class EndedWithZero(Fact):
     """Every rank ended with code 0."""
 
     world: int
 
 
 @dataclass(frozen=True, slots=True)
-class WentOn(Fact):
+class SeenToMove(Fact):
     """Ranks made progress while they were looked at."""
 
     ranks: tuple[int, ...]

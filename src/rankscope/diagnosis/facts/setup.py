@@ -12,7 +12,7 @@ LostState = Literal["cut-off", "gone", "frozen", "unreachable"]
 
 
 @dataclass(frozen=True, slots=True)
-class NeverStarted(Fact):
+class RanksNeverStarted(Fact):
     """Ranks of the declared world that nobody launched, while all that were launched wait."""
 
     ranks: tuple[int, ...]

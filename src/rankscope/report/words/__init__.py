@@ -37,7 +37,9 @@ def has_words(fact: type[Fact]) -> bool:
     return sentence.dispatch(fact) is not sentence.dispatch(object)
 
 
-from rankscope.report.words import logs as _logs  # noqa: E402, F401  registers its words
+# Each registers its words.
+from rankscope.report.words import calls as _calls  # noqa: E402, F401
+from rankscope.report.words import logs as _logs  # noqa: E402, F401
 from rankscope.report.words import recorded as _recorded  # noqa: E402, F401
 from rankscope.report.words import seen as _seen  # noqa: E402, F401
 from rankscope.report.words import setup as _setup  # noqa: E402, F401

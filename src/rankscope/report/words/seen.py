@@ -6,7 +6,7 @@ from rankscope.diagnosis.facts.seen import (
     AllWell,
     CouldNotRead,
     EndedMeanwhile,
-    EndedWell,
+    EndedWithZero,
     InUnfinished,
     LastLinesDiffer,
     LoggedSteps,
@@ -25,8 +25,8 @@ from rankscope.diagnosis.facts.seen import (
     Phase,
     RunsOn,
     SaidDone,
+    SeenToMove,
     StoodStill,
-    WentOn,
 )
 from rankscope.report.words import headline, sentence
 from rankscope.report.words.advice import ADVICE
@@ -92,12 +92,12 @@ def _(fact: AllWell) -> str:
 
 
 @sentence.register
-def _(fact: EndedWell) -> str:
+def _(fact: EndedWithZero) -> str:
     return f"all {fact.world} ranks ended with code 0" if fact.world > 1 else "the only rank ended with code 0"
 
 
 @sentence.register
-def _(fact: WentOn) -> str:
+def _(fact: SeenToMove) -> str:
     return f"nothing wrong is seen: {ranks_text(fact.ranks)} {verb(fact.ranks, 'move')}"
 
 

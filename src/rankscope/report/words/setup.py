@@ -16,10 +16,10 @@ from rankscope.diagnosis.facts.setup import (
     LostNode,
     LostState,
     MayBeDown,
-    NeverStarted,
     NoAnswerFrom,
     NodeDoes,
     NodesLost,
+    RanksNeverStarted,
     SettersWait,
     WaitInNewGroup,
     WaitInSetUp,
@@ -66,7 +66,7 @@ _DOES: dict[LostState, str] = {
 
 
 @headline.register
-def _(fact: NeverStarted) -> str:
+def _(fact: RanksNeverStarted) -> str:
     at = place(fact.where) if fact.where is not None else "init_process_group"
     return (
         f"{ranks_text(fact.ranks)} of the declared world of {fact.declared} was never started: the job has "
@@ -75,7 +75,7 @@ def _(fact: NeverStarted) -> str:
 
 
 @sentence.register
-def _(fact: NeverStarted) -> str:
+def _(fact: RanksNeverStarted) -> str:
     return f"{ranks_text(fact.ranks)} never started"
 
 

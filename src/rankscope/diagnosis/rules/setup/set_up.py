@@ -11,7 +11,7 @@ from rankscope.diagnosis.facts.setup import (
     DeclaredWorld,
     GroupsDiffer,
     GroupsTakeAll,
-    NeverStarted,
+    RanksNeverStarted,
     WaitInNewGroup,
     WaitInSetUp,
 )
@@ -30,7 +30,7 @@ def explain_missing(graph: WaitGraph, evidence: Evidence) -> Finding | None:
     wait = graph.states[waiting[0]].wait
     at = views.where(wait.site[0]) if wait is not None and wait.site else None
     declared, launched = len(graph.states), evidence.world_size
-    missing = NeverStarted(tuple(sorted(graph.absent)), declared, launched, at)
+    missing = RanksNeverStarted(tuple(sorted(graph.absent)), declared, launched, at)
     return Finding(
         outcome="hang",
         cause="rank-missing",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rankscope.diagnosis import views
 from rankscope.diagnosis.finding import Finding
 from rankscope.diagnosis.rules.crashes.endings import Endings
-from rankscope.diagnosis.rules.divergence.deadlock import explain_paired_call
+from rankscope.diagnosis.rules.divergence.paired import explain_paired_call
 from rankscope.diagnosis.rules.offline.stacks_only import explain_parted
 from rankscope.diagnosis.rules.setup.store_keys import awaited_key, explain_key_wait
 from rankscope.diagnosis.rules.standing.standing import explain_standing
