@@ -354,6 +354,8 @@ class Log:
     """The last lines."""
     exceptions: tuple[RaisedException, ...] = ()
     """Tracebacks after which nothing much was written: with them the program ended, or this part of it."""
+    written_at: float | None = None
+    """When the newest of the files was written last; None where it came through a pipe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -475,3 +477,5 @@ class Evidence:
     """Lines of logs that belong to no known rank: the launcher's, the kernel's."""
     refused: tuple[str, ...] = ()
     """Files that could not be used, each with the reason."""
+    read_at: float | None = None
+    """When files were read: up to then nothing more had been written to them."""

@@ -44,3 +44,11 @@ def place(at: Where | None) -> str:
         return "code of which no line is known"
     name = os.path.basename(at.file)
     return f"{name}:{at.line}" if at.function == "<module>" else f"{at.function} ({name}:{at.line})"
+
+
+def span(seconds: float) -> str:
+    """`12 s`, `12 min`, `3 h`, `4 days`: as exactly as a person needs it."""
+    for size, name in ((86400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {name}"
+    return f"{seconds:.0f} s"

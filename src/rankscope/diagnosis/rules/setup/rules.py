@@ -34,8 +34,9 @@ def _asked_at(case: Case) -> float | None:
         if seen.progress is not None
     ]
     for calls in zip(*asked, strict=False):
+        times: list[float] = [call.entered_at for call in calls]
         if len({call.note for call in calls}) > 1:
-            return min(call.entered_at for call in calls)
+            return min(times)
     return None
 
 

@@ -6,6 +6,7 @@ from rankscope.diagnosis.case import Case
 from rankscope.diagnosis.finding import Finding
 from rankscope.diagnosis.registry import rule
 from rankscope.diagnosis.rules.standing.roots import explain_roots
+from rankscope.diagnosis.waiting import recorded_only
 
 
 @rule(
@@ -16,4 +17,6 @@ def roots(case: Case) -> Finding | None:
     """Ranks that wait for nobody while others wait for them, directly or not."""
     if case.endings.origin is not None or case.left or case.knot:
         return None
+    if all(map(recorded_only, case.evidence.ranks)):
+        return None  # where ranks stand that are in no collective, dumps and logs do not show
     return explain_roots(case.evidence, case.graph, case.endings)
