@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from rankscope.evidence.model import Evidence, RankEvidence
 from rankscope.launch import watch
 from rankscope.launch.watch import Watcher
 
@@ -22,7 +23,8 @@ def test_rank_that_reaches_the_threshold_during_a_look_is_looked_at_again(monkey
     def gather(_trigger: str) -> Any:
         looks.append("look")
         process.life_at -= 1.0  # what a look takes
-        return SimpleNamespace(ranks=[SimpleNamespace(rank=0, still_for_s=found[min(len(looks), 2) - 1])])
+        seen = RankEvidence(0, 0, "host", process.pid, 0.0, still_for_s=found[min(len(looks), 2) - 1])
+        return Evidence(1, time.time(), 0.0, "still", 1, (seen,))
 
     job: Any = SimpleNamespace(
         ranks=[process],
@@ -38,7 +40,7 @@ def test_rank_that_reaches_the_threshold_during_a_look_is_looked_at_again(monkey
     )
     pace: Any = SimpleNamespace(glance=lambda *_: None)
     watcher = Watcher(job, 30.0, _ignored, _ignored, _ignored, _ignored, _ignored, pace)
-    monkeypatch.setattr(watch, "diagnose", lambda _evidence: SimpleNamespace(outcome="ok"))
+    monkeypatch.setattr(watch, "conclude", lambda _evidence: SimpleNamespace(outcome="ok"))
     monkeypatch.setattr(watch, "find_page", lambda *_: None)
     monkeypatch.setattr(watch, "busy_processes", lambda _since: "no GPU")
     monkeypatch.setattr(watch, "pulse", _gone)
