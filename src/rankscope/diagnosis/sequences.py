@@ -259,7 +259,7 @@ class _Alignment:
         while length < most and one + length < len(mine) and two + length < len(theirs):
             if not self._same(mine[one + length], theirs[two + length]):
                 return length, steps, False
-            steps += my_steps[one + length] == their_steps[two + length]
+            steps += my_steps[one + length] == their_steps[two + length] >= 0
             length += 1
         ended = one + length >= len(mine) or two + length >= len(theirs)
         return length, steps, ended

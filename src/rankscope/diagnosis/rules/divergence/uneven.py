@@ -25,6 +25,8 @@ def short_of_data(divergence: Divergence, graph: WaitGraph, code: CodeReader) ->
         others = [rank for other in divergence.sides if other is not side for rank in other.ranks]
         if short and set(side.ranks) <= set(short):
             return _uneven(side, graph, _batches(graph), others)
+    if any(side.kind in ("extra", "skipped", "changed") for side in divergence.sides):
+        return None  # the sequences agree again after it: a call more or fewer, and no loop that ended early
     for side in divergence.sides:
         guard = code.guard(side.site) if side.event is not None else None
         if guard is not None and guard[1].on_rank:

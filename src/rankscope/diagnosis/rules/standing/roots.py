@@ -113,8 +113,8 @@ def merged(first: Finding, more: list[Finding]) -> Finding:
 def _all_still(evidence: Evidence) -> Finding | None:
     """Nobody waits for anybody. Ranks that all stand in a call to the outside are stuck there; sleepers are idle."""
     living = [seen for seen in evidence.ranks if seen.exit is None]
-    if not living:
-        return None
+    if not any(seen.stacks for seen in living):
+        return None  # nobody is left, or nothing could be read of them
     found = [explain_standing(seen, evidence, ()) for seen in living]
     stuck = [
         finding
