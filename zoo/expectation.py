@@ -83,11 +83,12 @@ def case_names(root: Path = CASES) -> tuple[str, ...]:
     return tuple(sorted(path.parent.name for path in root.glob("*/expect.toml")))
 
 
-def load_case(name: str, root: Path = CASES) -> Case:
-    """The case of that name. Raises FileNotFoundError, or msgspec.DecodeError that names the wrong field."""
+def load_case(name: str, root: Path = CASES, *, ranks: int | None = None) -> Case:
+    """The case of that name; with `ranks`, to be run on so many instead. Raises FileNotFoundError, or
+    msgspec.DecodeError that names the wrong field."""
     folder = root / name
     expect = msgspec.toml.decode((folder / "expect.toml").read_bytes(), type=Expectation)
-    return Case(name, folder, expect)
+    return Case(name, folder, expect if ranks is None else msgspec.structs.replace(expect, nproc=ranks))
 
 
 def accepted_lines(case: Case) -> dict[str, tuple[int, ...]]:

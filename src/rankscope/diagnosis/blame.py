@@ -8,7 +8,7 @@ from itertools import pairwise
 from rankscope.diagnosis.code import Branch, CodeReader
 from rankscope.diagnosis.divergence import Divergence, Side, event_of, site_key
 from rankscope.diagnosis.facts import Fact
-from rankscope.diagnosis.facts.calls import Alone, Condition, NewWay
+from rankscope.diagnosis.facts.calls import Alone, Condition, Effect, NewWay
 from rankscope.diagnosis.timeline import COVERING, POINT_TO_POINT, Event
 from rankscope.diagnosis.verdict import Where
 from rankscope.diagnosis.views import where
@@ -174,22 +174,16 @@ def _for_the_call(side: Side, others: list[Side], code: CodeReader) -> tuple[flo
         return 0, []  # what most ranks do is the rule, and the condition an exception from it
     if not branch.on_rank and any(_earlier(other.event, side.event) for other in others):
         return 0, []  # the ways had parted before this condition
-    shared = any(
-        frame.file == other.file
-        and code.around(other).function == code.around(frame).function
-        and any(guard.node == branch.node and guard.side == branch.side for guard in code.around(other).guards)
-        for side_ in others
-        for other in side_.site
-    )
-    if shared:
+    if any(code.stands_under(found, other.site) for other in others):
         return 0, []
-    form = "else" if branch.side == "orelse" else "if"
-    reason = Condition(branch.test, form, _at(frame, branch), "leads-to", side.ranks, where(frame))
+    reason = condition(frame, branch, "leads-to", side.ranks)
     return (_ON_RANK if branch.on_rank else _CONDITION), [reason]
 
 
-def _at(frame: Frame, branch: Branch) -> Where:
-    return Where(frame.file, branch.line, frame.function)
+def condition(frame: Frame, branch: Branch, effect: Effect, ranks: tuple[int, ...]) -> Condition:
+    """What a condition in the function of a frame did for these ranks."""
+    at = Where(frame.file, branch.line, frame.function)
+    return Condition(branch.test, branch.kind, branch.quote, at, effect, ranks, where(frame))
 
 
 def _earlier(one: Event | None, other: Event | None) -> bool:
@@ -239,8 +233,7 @@ def _for_passing_by(
             # these ranks had always made it themselves.
             if best[0] < _ON_RANK and (_most(other, [side, *others]) or _broke_habit(side, other, states)):
                 frame, branch = guarded
-                kept = Condition(branch.test, "if", _at(frame, branch), "keeps-from", side.ranks, where(frame))
-                best = (_ON_RANK, [kept])
+                best = (_ON_RANK, [condition(frame, branch, "keeps-from", side.ranks)])
             continue
         found = code.way_past(other.site) if other.event is not None else None
         if found is None:
@@ -248,8 +241,7 @@ def _for_passing_by(
         frame, branch = found
         weight = _ON_RANK if branch.on_rank else _WAY_PAST
         if weight > best[0]:
-            past = Condition(branch.test, branch.side, _at(frame, branch), "leads-past", side.ranks, where(frame))
-            best = (weight, [past])
+            best = (weight, [condition(frame, branch, "leads-past", side.ranks)])
     return best
 
 

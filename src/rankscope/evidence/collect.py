@@ -14,6 +14,7 @@ from pathlib import Path
 from rankscope.errors import EvidenceError
 from rankscope.evidence import flight, gpus, kernel, pages, procfs, sources, stacks, tracebacks
 from rankscope.evidence.comm_logs import comm_lines
+from rankscope.evidence.installed_program import with_program
 from rankscope.evidence.mask import mask_text
 from rankscope.evidence.model import (
     SCHEMA,
@@ -105,7 +106,8 @@ def collect(
         recorded = {rank: future.result() for rank, future in recorders.items()}
         answered = {rank: future.result() for rank, future in answers.items()}
     newest = {known.rank: known for known in ranks()}
-    seen = tuple(_finish(facts, look, newest.get(look.known.rank, look.known), recorded, answered) for look in looks)
+    finished = (_finish(facts, look, newest.get(look.known.rank, look.known), recorded, answered) for look in looks)
+    seen = tuple(map(with_program, finished))
     return Evidence(
         schema=SCHEMA,
         collected_at=time.time(),

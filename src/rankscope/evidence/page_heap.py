@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rankscope.evidence.mask import mask_text
 from rankscope.evidence.model import EarlierException, Frame, Group, NonFinite, RaisedException
-from rankscope.evidence.stacks import is_user_file
 from rankscope.probe import page as layout
+from rankscope.whose_code import is_user_file
 
 _SOURCES = {layout.EXCEPTION: "hook", layout.EXCEPTION_AT_EXIT: "exit", layout.EXCEPTION_OF_THREAD: "thread"}
 
@@ -16,7 +18,7 @@ class Heap:
     def __init__(self) -> None:
         self._entries: list[tuple[bytes, str]] = []
         self.bytes_read = 0
-        self._sites: dict[int, tuple[Frame, ...]] = {}
+        self._sites: dict[int, tuple[tuple[Frame, ...], str]] = {}
 
     def extend(self, data: bytes) -> None:
         """Takes whole entries from the bytes that follow those read so far; what is cut off comes next time."""
@@ -36,13 +38,26 @@ class Heap:
         return ""
 
     def site(self, number: int) -> tuple[Frame, ...]:
+        return self._site(number)[0]
+
+    def through(self, number: int) -> str:
+        """The library's function that the site's innermost frame called; empty where it made the call itself."""
+        return self._site(number)[1]
+
+    def _site(self, number: int) -> tuple[tuple[Frame, ...], str]:
         known = self._sites.get(number)
         if known is None:
-            known = ()
+            known = (), ""
             if 0 < number < len(self._entries) and self._entries[number][0] == layout.SITE:
-                known = frames_of(self._entries[number][1].split(layout.SEPARATOR))
+                parts = self._entries[number][1].split(layout.SEPARATOR)
+                known = _site_frames(parts), parts[-1] if len(parts) % 3 == 1 else ""
             self._sites[number] = known
         return known
+
+    def program(self) -> tuple[str, ...]:
+        """Where the program itself lies, if it was installed like a library."""
+        told = self._of(layout.PROGRAM)
+        return tuple(told[-1].split(layout.SEPARATOR)) if told else ()
 
     def groups(self) -> tuple[Group, ...]:
         found: dict[str, Group] = {}
@@ -69,7 +84,7 @@ class Heap:
                     count=int(count),
                     local=local == "1",
                     detail=detail,
-                    site=frames_of(frames),
+                    site=_site_frames(frames),
                 )
             )
         return tuple(found)
@@ -105,3 +120,8 @@ def frames_of(parts: list[str]) -> tuple[Frame, ...]:
         Frame(function=function, file=file, line=int(line) if line.isdigit() else 0, user=is_user_file(file))
         for file, line, function in zip(parts[0::3], parts[1::3], parts[2::3], strict=False)
     )
+
+
+def _site_frames(parts: list[str]) -> tuple[Frame, ...]:
+    """Of a site the probe wrote the user's frames alone."""
+    return tuple(replace(frame, user=True) for frame in frames_of(parts))

@@ -102,6 +102,7 @@ def read_page(path: Path, *, newest_calls: int = layout.RING_SLOTS) -> PageConte
         loader=_read_loader(data, heap),
         exit_site=heap.site(exit_site),
         exit_note=heap.text(exit_note),
+        program=heap.program(),
         finalizing=bool(flags & layout.FINALIZING),
         probe_errors=heap.errors(),
         non_finite=heap.non_finite(),
@@ -144,6 +145,7 @@ def _read_calls(data: bytes, total: int, heap: Heap, newest: int) -> tuple[Call,
                 numel=numel,
                 dtype=heap.text(dtype),
                 site=heap.site(site),
+                through=heap.through(site),
                 note=heap.text(note),
             )
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from rankscope.evidence.mask import mask_text
 from rankscope.evidence.model import EarlierException, Frame, RaisedException
-from rankscope.evidence.stacks import is_user_file
+from rankscope.whose_code import is_user_file
 
 _MAX_MESSAGE_LINES = 60
 _MAX_FOREIGN_LINES = 50

@@ -93,6 +93,8 @@ CHECKSUMS_OFFSET = 2304
 CHECKSUM = struct.Struct("<QdII")
 """Optimizer steps made, value, group, name of the tensor."""
 CHECKSUM_SLOTS = 64
+PROGRAM = b"P"
+"""Of the heap: where the program itself lies, if it was installed like a library."""
 
 _HEAP_USED_OFFSET = 8 + 4 + 4 + 4
 _now = time.time_ns
@@ -200,8 +202,13 @@ class Page:
                 self.texts[value] = number
         return number
 
-    def site(self, frames: list[tuple[str, int, str]]) -> int:
-        return self._append(SITE, _join_frames(frames))
+    def site(self, frames: list[tuple[str, int, str]], through: str = "") -> int:
+        """`through`, the library's function that the innermost frame called, follows the frames as one text more."""
+        joined = _join_frames(frames)
+        return self._append(SITE, f"{joined}{SEPARATOR}{through}" if joined and through else joined)
+
+    def program(self, folders: tuple[str, ...]) -> None:
+        self._append(PROGRAM, SEPARATOR.join(folders))
 
     def group(self, name: str, description: str, ranks: list[int]) -> None:
         self._append(GROUP, SEPARATOR.join((name, description, ",".join(map(str, ranks)))))

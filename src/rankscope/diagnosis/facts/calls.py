@@ -8,6 +8,8 @@ from typing import Literal
 from rankscope.diagnosis.facts import Fact
 from rankscope.diagnosis.verdict import Where
 
+Effect = Literal["leads-to", "leads-past", "keeps-from"]
+
 
 @dataclass(frozen=True, slots=True)
 class Called(Fact):
@@ -85,9 +87,11 @@ class Condition(Fact):
 
     test: str
     form: str
-    """`if`, `else`, `and`, `or`, `return`, `continue`, `break`, `decorator` and the like."""
+    """`if`, `else`, `and`, `or`, `return`, `continue`, `break`, `decorator` and the like; see `Branch.kind`."""
+    code: str
+    """The whole of it as the source has it, with dots for what depends on it: `rank == 0 and …`."""
     where: Where
-    effect: Literal["leads-to", "leads-past", "keeps-from"]
+    effect: Effect
     ranks: tuple[int, ...]
     target: Where | None
     """The call that it leads to, or past."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from rankscope.evidence import sources
+from rankscope.evidence.installed_program import with_program
 from rankscope.evidence.model import (
     SCHEMA,
     Evidence,
@@ -74,7 +75,7 @@ def assemble(found: Found) -> Evidence:
         log.first_at for log in _logs(logs) if log.first_at is not None
     ]
     started_at = min(begun, default=collected_at)
-    seen = [_rank_evidence(number, rank, started_at) for number, rank in sorted(ranks.items())]
+    seen = [with_program(_rank_evidence(number, rank, started_at)) for number, rank in sorted(ranks.items())]
     frames = [frame for each in seen for frame in _frames_of(each)]
     evidence = Evidence(
         schema=SCHEMA,

@@ -41,3 +41,5 @@ def has_words(fact: type[Fact]) -> bool:
 from rankscope.report.words import calls as _calls  # noqa: E402, F401
 from rankscope.report.words import endings as _endings  # noqa: E402, F401
 from rankscope.report.words import endings_advice as _endings_advice  # noqa: E402, F401
+from rankscope.report.words import roots as _roots  # noqa: E402, F401
+from rankscope.report.words import standing as _standing  # noqa: E402, F401

@@ -187,13 +187,7 @@ def _(fact: Condition) -> str:
 
 
 def _condition(fact: Condition) -> str:
-    if fact.form in ("return", "continue", "break"):
-        return f"if {fact.test}: {fact.form}"
-    if fact.form == "else":
-        return f"else of if {fact.test}"
-    if fact.form in ("if", "while", "match", "case", "except"):
-        return f"{fact.form} {fact.test}"
-    return f"@{fact.test}" if fact.form == "decorator" else fact.test
+    return f"else of {fact.code}" if fact.form == "else" else fact.code
 
 
 @sentence.register

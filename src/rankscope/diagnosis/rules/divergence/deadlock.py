@@ -7,19 +7,18 @@ from dataclasses import replace
 
 from rankscope.diagnosis import views
 from rankscope.diagnosis.advice import Advice
-from rankscope.diagnosis.blame import blame
 from rankscope.diagnosis.code import CodeReader
 from rankscope.diagnosis.divergence import find_divergence
 from rankscope.diagnosis.facts.calls import GroupOrder, NoDifferenceSeen, Perhaps
 from rankscope.diagnosis.finding import Finding, Possibility, Way
 from rankscope.diagnosis.rules.divergence.call_facts import now, site_of, standing, suspect, waits_in
 from rankscope.diagnosis.rules.divergence.misdirected import explain_misdirected
-from rankscope.diagnosis.rules.divergence.parted import explain_parted, skipped
+from rankscope.diagnosis.rules.divergence.parted import explain_parted
 from rankscope.diagnosis.rules.divergence.passes import uneven_passes
 from rankscope.diagnosis.rules.divergence.point_to_point import message_missing, messages_crossed
 from rankscope.diagnosis.rules.divergence.uneven import short_of_data
 from rankscope.diagnosis.timeline import POINT_TO_POINT
-from rankscope.diagnosis.verdict import Certainty, Where
+from rankscope.diagnosis.verdict import Where
 from rankscope.diagnosis.waiting import Wait
 from rankscope.diagnosis.waits import State, WaitGraph, innermost_knot
 from rankscope.evidence.model import Evidence, Frame
@@ -55,23 +54,6 @@ def explain_deadlock(graph: WaitGraph, evidence: Evidence) -> Finding:
         if group == passed:
             break  # the ranks parted here, unseen; where the others wait is a consequence
     return _unexplained(graph)
-
-
-def explain_paired_call(graph: WaitGraph, evidence: Evidence, certainty: Certainty) -> Finding | None:
-    """An extra collective under a condition on the rank that paired with a later one of the others: since then the
-    sequences are out of step, and every rank stands on an innocent line. None where no such call was made."""
-    code = CodeReader(evidence)
-    groups = dict.fromkeys(wait.group for rank in graph.waiting() if (wait := graph.states[rank].wait) is not None)
-    for group in groups:
-        divergence = find_divergence(group, graph.states) if group else None
-        if divergence is None or any(side.event is None for side in divergence.sides):
-            continue
-        decided = blame(divergence, graph.states, code)
-        if decided.reserved and decided.extra and set(decided.ranks) <= set(graph.waiting()):
-            failed = any(seen.exit is not None and seen.exit.code for seen in evidence.ranks)
-            finding = skipped(divergence, decided, graph)
-            return replace(finding, certainty=certainty, outcome="crash" if failed else "hang")
-    return None
 
 
 def _wait_op(graph: WaitGraph, rank: int) -> str:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from rankscope.diagnosis import views
 from rankscope.diagnosis.advice import Advice
+from rankscope.diagnosis.blame import condition
 from rankscope.diagnosis.code import CodeReader
 from rankscope.diagnosis.divergence import Divergence, Side, find_divergence, find_divergence_of_programs
 from rankscope.diagnosis.facts import Fact
-from rankscope.diagnosis.facts.calls import Condition, EndedAfter, Perhaps, Skipped, WentOn
+from rankscope.diagnosis.facts.calls import EndedAfter, Perhaps, Skipped, WentOn
 from rankscope.diagnosis.finding import Finding, Possibility
 from rankscope.diagnosis.rules.divergence.call_facts import first_difference
 from rankscope.diagnosis.rules.divergence.uneven import ran_out
-from rankscope.diagnosis.verdict import Where
 from rankscope.diagnosis.waits import WaitGraph
 from rankscope.evidence.model import Evidence, RankEvidence
 
@@ -58,8 +58,8 @@ def _explain(
     line = at
     if found is not None:
         frame, branch = found
-        line = Where(file=frame.file, line=branch.line, function=frame.function)
-        reasons = (Condition(branch.test, branch.side, line, "leads-past", (left.rank,), views.where(frame)),)
+        skipping = condition(frame, branch, "leads-past", (left.rank,))
+        line, reasons = skipping.where, (skipping,)
     failed = any(seen.exit is not None and seen.exit.code for seen in evidence.ranks)
     return Finding(
         outcome="crash" if failed else "hang",
@@ -75,5 +75,5 @@ def _explain(
         ),
         fix=(Advice("same-collectives"), Advice("decide-together")),
         alternatives=(Possibility("rank-left", "possible", Perhaps("left-too-early")),),
-        since=usual.event.at,
+        began=usual.event.at,
     )

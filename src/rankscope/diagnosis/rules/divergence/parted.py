@@ -74,7 +74,7 @@ def _mismatched(divergence: Divergence, decided: Blame, graph: WaitGraph) -> Fin
         alternatives=(Possibility("collective-skipped", "possible", Perhaps("skipped-before")),),
         references=("Lightning-AI/pytorch-lightning#7773", "pytorch/pytorch#68803"),
         ways=() if culprits else ways(divergence),
-        since=_since(divergence),
+        began=_began(divergence),
     )
 
 
@@ -105,11 +105,11 @@ def skipped(divergence: Divergence, decided: Blame, graph: WaitGraph) -> Finding
         alternatives=(Possibility("collective-mismatch", "possible", Perhaps("calls-differ")),),
         references=("huggingface/accelerate#2690",),
         ways=() if culprits else ways(divergence),
-        since=_since(divergence),
+        began=_began(divergence),
     )
 
 
-def _since(divergence: Divergence) -> float | None:
+def _began(divergence: Divergence) -> float | None:
     """When the ranks parted."""
     return min((side.event.at for side in divergence.sides if side.event is not None), default=None)
 

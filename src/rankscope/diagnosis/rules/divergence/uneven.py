@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from rankscope.diagnosis import views
 from rankscope.diagnosis.advice import Advice
+from rankscope.diagnosis.blame import condition
 from rankscope.diagnosis.code import CodeReader
 from rankscope.diagnosis.divergence import Divergence, Side, site_key
-from rankscope.diagnosis.facts.calls import Batches, Condition, LeftLoop, OutOfData, Perhaps
+from rankscope.diagnosis.facts.calls import Batches, LeftLoop, OutOfData, Perhaps
 from rankscope.diagnosis.finding import Finding, Possibility
 from rankscope.diagnosis.rules.divergence.call_facts import now, site_of, standing, suspect
 from rankscope.diagnosis.timeline import Event
@@ -42,10 +43,8 @@ def _or_passed_by(finding: Finding, divergence: Divergence, side: Side, code: Co
     for found in filter(None, (code.way_past(stay.site[:1]) for stay in stays)):
         frame, branch = found
         if branch.side == "continue":
-            at = Where(frame.file, branch.line, frame.function)
-            target = Where(frame.file, frame.line, frame.function)
-            condition = Condition(branch.test, branch.side, at, "leads-past", side.ranks, target)
-            possible = Possibility("collective-skipped", "possible", Perhaps("passed-once", condition))
+            skipping = condition(frame, branch, "leads-past", side.ranks)
+            possible = Possibility("collective-skipped", "possible", Perhaps("passed-once", skipping))
             return replace(finding, alternatives=(possible,))
     return finding
 
@@ -177,4 +176,5 @@ def _uneven(side: Side, graph: WaitGraph, facts: tuple[Batches | LeftLoop, ...],
         because=(*facts, now(graph)),
         fix=(Advice("same-batches"), Advice("join")),
         alternatives=(Possibility("collective-skipped", "possible", Perhaps("left-loop-otherwise")),),
+        began=min((wait.since for rank in side.ranks if (wait := graph.states[rank].wait) is not None), default=None),
     )
