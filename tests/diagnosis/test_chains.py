@@ -6,7 +6,13 @@ import factories as make
 import pytest
 from ended_ranks import ALL_REDUCE, CLOSED, failed, origin, victim
 
-from rankscope.diagnosis.facts.endings import CameOutAs, Raised, RaisedWhileHandling, RepeatsErrorOf
+from rankscope.diagnosis.facts.endings import (
+    CameOutAs,
+    FailedAsConsequence,
+    Raised,
+    RaisedWhileHandling,
+    RepeatsErrorOf,
+)
 from rankscope.diagnosis.rules.crashes.endings import explain_endings
 from rankscope.evidence.model import EarlierException, Frame, RaisedException, RankEvidence
 from rankscope.evidence.tracebacks import find_tracebacks
@@ -182,6 +188,19 @@ def test_ranks_that_raise_a_gathered_traceback_only_repeat_it() -> None:
     assert endings.origin is not None
     assert [culprit.rank for culprit in endings.origin.culprits] == [1]
     assert RepeatsErrorOf((0, 2), 1) in endings.origin.because
+    assert not any(isinstance(fact, FailedAsConsequence) for fact in endings.origin.because)
+
+
+def test_a_rank_that_gathers_its_own_error_too_does_not_only_repeat_it() -> None:
+    gathered = [failed(n, "RuntimeError", f"some ranks failed:\nrank 1:\n{QUOTED}", MAIN) for n in range(3)]
+
+    endings = explain_endings(make.evidence(*gathered))
+
+    assert endings.victims == (0, 2)
+    assert endings.origin is not None
+    [culprit] = endings.origin.culprits
+    assert culprit.where is not None
+    assert (culprit.rank, culprit.where.line) == (1, 22)
 
 
 def test_the_rank_that_a_gathered_traceback_names_is_blamed_though_it_raised_nothing_itself() -> None:

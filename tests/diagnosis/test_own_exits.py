@@ -80,7 +80,10 @@ def test_a_program_that_ends_well_although_its_thread_died_has_raised() -> None:
     rank = make.rank(1, exit=make.ended(0), progress=make.progress(), exceptions=of_thread())
     seen = make.evidence(rank, make.rank(0))
     finding = explain_left(rank, seen, (0,))
-    assert explain_endings(seen).left == (1,)
+    endings = explain_endings(seen)
+    assert (endings.left, endings.victims) == ((), ())
+    assert endings.origin is not None
+    assert (endings.origin.cause, endings.origin.culprits) == ("exception", finding.culprits)
     assert (finding.outcome, finding.cause, finding.certainty) == ("crash", "exception", "likely")
     assert finding.culprits[0].where is not None
     assert finding.culprits[0].where.line == 22
@@ -103,3 +106,9 @@ def test_leaving_with_code_0_over_a_caught_error_is_placed_where_that_was_raised
     at = explain_left(stopped, make.evidence(stopped, make.rank(0)), (0,)).culprits[0].where
     assert at is not None
     assert at.line == 99
+
+
+def test_a_raised_system_exit_tells_which_branch_it_stands_in() -> None:
+    source = "try:\n    work()\nexcept (ValueError, OSError) as error:\n    raise SystemExit(4) from error\n"
+    finding = origin(make.rank(0, exit=make.ended(4)), source={"train.py": source})
+    assert any(sentence(fact).endswith("train.py:4, in `except (ValueError, OSError)`") for fact in finding.because)

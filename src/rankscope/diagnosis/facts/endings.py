@@ -115,6 +115,8 @@ class RaisesThatCode(Fact):
     """`raise SystemExit(n)` of which there is only one in the program."""
 
     at: Where
+    caught: str | None = None
+    """What the `except` branch catches in which it stands; None where it stands in none, empty for a bare one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,7 +130,8 @@ def _(fact: facts.ChoseCode) -> str:
 
 @sentence.register
 def _(fact: facts.RaisesThatCode) -> str:
-    return f"the one `raise SystemExit` of the program that gives this code is in {place(fact.at)}"
+    branch = "" if fact.caught is None else f", in `except{' ' * bool(fact.caught)}{fact.caught}`"
+    return f"the one `raise SystemExit` of the program that gives this code is in {place(fact.at)}{branch}"
 
 
 @sentence.register

@@ -27,6 +27,7 @@ from rankscope.diagnosis.facts.endings import (
 from rankscope.diagnosis.finding import Finding, Possibility
 from rankscope.diagnosis.rules.crashes.chains import Account
 from rankscope.diagnosis.rules.crashes.exceptions import raised_fact, story
+from rankscope.diagnosis.rules.crashes.handlers import branch_around
 from rankscope.diagnosis.rules.crashes.known_error import KnownError
 from rankscope.diagnosis.rules.crashes.known_errors import neutral_errors, recognise_lines
 from rankscope.diagnosis.verdict import Where
@@ -134,7 +135,7 @@ def explain_code(rank: RankEvidence, exit_: Exit, evidence: Evidence, caught: Ac
     ended = EndedWith(rank.rank, exit_.code, progress.exit_note if progress is not None else "", site, chosen=True)
     because: list[Fact] = [ended]
     if site is None and (site := _raised_exit(exit_.code, evidence)) is not None:
-        because.append(RaisesThatCode(site))
+        because.append(RaisesThatCode(site, branch_around(site, evidence)))
     if progress is not None and progress.signals:
         because.append(HandledSignals(progress.signals))
     at, raised = site, None

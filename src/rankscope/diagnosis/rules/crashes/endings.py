@@ -14,6 +14,7 @@ from rankscope.diagnosis.facts.endings import (
     FailedAlike,
     FailedAsConsequence,
     FailedLater,
+    RepeatsErrorOf,
     StillConnects,
     Together,
 )
@@ -21,7 +22,7 @@ from rankscope.diagnosis.finding import Finding, Possibility
 from rankscope.diagnosis.rules.crashes.chains import account_of, first_line, known_error_of
 from rankscope.diagnosis.rules.crashes.deaths import signal_of
 from rankscope.diagnosis.rules.crashes.exceptions import explain_exception
-from rankscope.diagnosis.rules.crashes.left import explain_left
+from rankscope.diagnosis.rules.crashes.left import explain_left, origin_in_thread
 from rankscope.diagnosis.rules.crashes.models_differ import odd_models
 from rankscope.diagnosis.rules.crashes.origins import Origin, noted_exception, origin_of
 from rankscope.diagnosis.rules.crashes.repeated import without_repeats
@@ -69,6 +70,9 @@ def explain_endings(evidence: Evidence) -> Endings:
     found = {rank.rank: origin_of(rank, evidence) for rank in failed}
     origins = [origin for origin in found.values() if origin is not None]
     victims = [rank for rank, origin in found.items() if origin is None]
+    for rank in _left(evidence, frozenset(victims)):
+        died = origin_in_thread(next(seen for seen in ended if seen.rank == rank), evidence)
+        origins += [died] if died is not None else []
     gave_up = [rank.rank for rank in ended if rank.rank not in found and _gave_up(rank, evidence)]
     for settle in (_without_unreached_masters, without_repeats, _without_usual_models):
         origins, also = settle(origins, evidence)
@@ -80,11 +84,9 @@ def explain_endings(evidence: Evidence) -> Endings:
             finding = _with_those_connecting(finding, evidence)
         victims += also
     left = _left(evidence, frozenset(victims))
-    return Endings(
-        finding,
-        tuple(sorted({*victims, *(rank for rank in gave_up if rank in left)})),
-        tuple(rank for rank in left if rank not in gave_up),
-    )
+    victims += [rank for rank in gave_up if rank in left]
+    explained = {*victims, *(culprit.rank for culprit in (finding.culprits if finding is not None else ()))}
+    return Endings(finding, tuple(sorted(victims)), tuple(rank for rank in left if rank not in explained))
 
 
 def _gave_up(rank: RankEvidence, evidence: Evidence) -> bool:
@@ -160,8 +162,9 @@ def _decide(origins: list[Origin], victims: tuple[int, ...]) -> tuple[Finding, l
     if close:
         because.append(close)
         finding = replace(finding, certainty="likely" if finding.certainty == "proven" else finding.certainty)
-    if victims:
-        because.append(FailedAsConsequence(victims))
+    repeating = {rank for fact in because if isinstance(fact, RepeatsErrorOf) for rank in fact.ranks}
+    if not repeating.issuperset(victims):
+        because.append(FailedAsConsequence(tuple(rank for rank in victims if rank not in repeating)))
     more = (culprit for each in (*alike, *beside) for culprit in each.finding.culprits)
     finding = replace(
         finding,

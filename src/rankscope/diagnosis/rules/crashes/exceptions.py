@@ -235,4 +235,5 @@ def _general_fix(at: Where | None) -> tuple[Advice, ...]:
 
 
 def _short(line: str) -> str:
+    line = line.removesuffix(":")
     return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 from functools import lru_cache
 
+from rankscope.diagnosis.verdict import Where
 from rankscope.evidence.model import Evidence, Frame, RaisedException
 
 _EXPECTED = frozenset(
@@ -34,7 +35,17 @@ def was_answered(earlier: RaisedException, later: RaisedException, evidence: Evi
     return False
 
 
-def _tree(frame: Frame, evidence: Evidence) -> ast.Module | None:
+def branch_around(at: Where, evidence: Evidence) -> str | None:
+    """What the `except` branch catches in which a line stands; None where it stands in none, empty for a bare one."""
+    tree = _tree(at, evidence)
+    found: ast.ExceptHandler | None = None
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.ExceptHandler) and _holds(node.body, at.line):
+            found = node
+    return None if found is None else ast.unparse(found.type) if found.type is not None else ""
+
+
+def _tree(frame: Frame | Where, evidence: Evidence) -> ast.Module | None:
     text = next((source.text for source in evidence.sources if source.file == frame.file), None)
     return None if text is None else _parsed(text)
 

@@ -17,9 +17,9 @@ from rankscope.diagnosis.facts.endings import (
     StillNeededBy,
 )
 from rankscope.diagnosis.finding import Finding, Possibility
-from rankscope.diagnosis.rules.crashes.chains import Account, account_of
+from rankscope.diagnosis.rules.crashes.chains import Account, account_of, short_type
 from rankscope.diagnosis.rules.crashes.exceptions import explain_account, place_of, raised_fact, story
-from rankscope.diagnosis.rules.crashes.origins import noted_exception
+from rankscope.diagnosis.rules.crashes.origins import Origin, noted_exception
 from rankscope.diagnosis.verdict import Where
 from rankscope.diagnosis.views import rank_culprit, where
 from rankscope.evidence.model import Evidence, RankEvidence
@@ -31,10 +31,11 @@ _MISSING_FIX = (Advice("all-ranks-join"),)
 
 def explain_left(rank: RankEvidence, evidence: Evidence, waiters: tuple[int, ...]) -> Finding:
     """Why others miss a rank that ended with code 0: out of data, never joined, died in a thread, or simply gone."""
+    died = origin_in_thread(rank, evidence)
+    if died is not None:
+        return replace(died.finding, because=(*died.finding.because, *_needed(rank, waiters)))
     noted = noted_exception(rank)
     account = account_of(rank, noted, evidence) if noted is not None else None
-    if account is not None and account.last.thread != "MainThread" and not account.victim:
-        return _thread_died(rank, account, evidence, waiters)
     left = LeftEarly(rank.rank, rank.progress.steps if rank.progress is not None else None, _place_of_leaving(rank))
     finding = Finding(
         outcome="crash" if _failed(evidence) else "hang",
@@ -71,17 +72,24 @@ def left_together(found: list[Finding]) -> Finding:
     return replace(first, culprits=(*first.culprits, *more), summary=LeftTogether(first.summary, others))
 
 
-def _thread_died(rank: RankEvidence, account: Account, evidence: Evidence, waiters: tuple[int, ...]) -> Finding:
+def origin_in_thread(rank: RankEvidence, evidence: Evidence) -> Origin | None:
     """The program waited for a thread that did the work, and ended well although that one had failed."""
+    noted = noted_exception(rank)
+    if noted is None or noted.thread == "MainThread" or rank.exit is None or rank.exit.code != 0:
+        return None
+    account = account_of(rank, noted, evidence)
+    if account.victim:
+        return None
     finding = explain_account(rank, account, evidence)
-    code = EndedWith(rank.rank, rank.exit.code if rank.exit is not None else 0)
-    return replace(
+    finding = replace(
         finding,
         outcome="crash",
         certainty="likely",
-        because=(*finding.because, code, *_needed(rank, waiters)),
+        because=(*finding.because, EndedWith(rank.rank, rank.exit.code)),
         alternatives=(*finding.alternatives, Possibility("rank-left", "possible", LeftWhileNeeded())),
     )
+    at = noted.at if noted.at is not None else rank.exit.at
+    return Origin(rank, finding, at, short_type(account.told), account)
 
 
 def _after_exception(finding: Finding, rank: RankEvidence, left: LeftEarly, account: Account) -> Finding:

@@ -33,8 +33,11 @@ def without_repeats(origins: list[Origin], evidence: Evidence) -> tuple[list[Ori
 
 
 def _repeated(origin: Origin) -> RaisedException | None:
+    """What it repeats; None for an error of its own, also one that it gathered with those of the others."""
     account = origin.account
-    return account.told if account is not None and account.quoting is not None else None
+    if account is None or account.quoting is None or account.names_rank == origin.rank.rank:
+        return None
+    return account.told
 
 
 def _same(origin: Origin, told: RaisedException) -> bool:
