@@ -37,7 +37,7 @@ def run_several(
     Cases that run alone come first, one after the other. What has not begun when the block is left never does.
     """
     alone = [name for name in names if load_case(name, root).expect.alone]
-    turns = threading.Semaphore(STARTING)
+    turns = threading.Semaphore(at_once or STARTING)
     run = partial(run_and_judge, root=root, command=command, ranks=ranks)
     runs: Runs = {}
 
