@@ -5,9 +5,12 @@ from __future__ import annotations
 import factories as make
 import pytest
 
+from rankscope.diagnosis.facts import FACTS
+from rankscope.diagnosis.facts import numbers as facts
 from rankscope.diagnosis.verdict import Verdict
 from rankscope.evidence.model import Checksum, Evidence, Group, NonFinite, RankEvidence
 from rankscope.report.conclude import conclude
+from rankscope.report.words import has_words
 
 BACKWARD = make.frame("train.py", 50, "main")
 STEP = make.frame("train.py", 51, "main")
@@ -123,6 +126,25 @@ def test_loss_that_is_bad_everywhere_after_values_met_in_the_forward_pass_names_
     assert "all_reduce at forward (model.py:9)" in " ".join(verdict.because)
 
 
+def test_every_fact_about_numbers_has_words() -> None:
+    own = [fact for fact in FACTS.values() if fact.__module__ == facts.__name__]
+    assert len(own) > 10
+    assert [fact.__name__ for fact in own if not has_words(fact)] == []
+
+
+def test_verdict_tells_what_was_noted_as_values() -> None:
+    verdict = conclude(running(rank(0), rank(1, noted("input", names=("batch[0]",))), rank(2)))
+    assert [fact["kind"] for fact in verdict.facts] == ["held-bad", "bad-tensors"]
+    assert verdict.facts[0] == {
+        "kind": "held-bad",
+        "rank": 1,
+        "what": "input",
+        "value": "nan",
+        "step": 12,
+        "detail": "",
+    }
+
+
 def test_program_that_ends_itself_because_of_it_is_no_crash() -> None:
     ended = rank(1, noted("gradient"), exit=make.ended(76))
     verdict = conclude(running(rank(0), ended, rank(2)))
@@ -142,7 +164,7 @@ def replica(
 
 def test_replica_that_differs_from_the_majority_is_named() -> None:
     verdict = conclude(running(replica(0, [1, 2, 3]), replica(1, [1, 2.5, 3.5]), replica(2, [1, 2, 3])))
-    assert (verdict.outcome, verdict.cause, verdict.certainty) == ("slow", "parameters-diverged", "likely")
+    assert (verdict.outcome, verdict.cause, verdict.certainty) == ("corrupt", "parameters-diverged", "likely")
     assert blamed(verdict) == [1]
     assert "after 32 optimizer steps" in verdict.headline
 
