@@ -58,6 +58,22 @@ def test_bad_input_of_one_rank_outweighs_bad_losses_of_others_in_the_same_step()
     assert blamed(verdict) == [1]
 
 
+def test_input_that_was_looked_at_a_step_late_names_its_rank_and_is_not_proven() -> None:
+    late = noted("parameter", 13, local=False)
+    verdict = conclude(running(rank(0, late), rank(1, noted("input", 12, value="inf"), late), rank(2, late)))
+    assert (verdict.cause, verdict.certainty) == ("nan-input", "likely")
+    assert blamed(verdict) == [1]
+    assert verdict.victims == (0, 2)
+    assert verdict.headline.startswith("the input of rank 1 held inf after 12 optimizer steps, in main (train.py:50)")
+    assert any("rank 1 still had its inputs" in reason for reason in verdict.because)
+
+
+def test_input_counts_before_what_the_same_rank_noted_of_that_step_later() -> None:
+    momentum = noted("gradient", 12, local=False)
+    verdict = conclude(running(rank(0, momentum), rank(1, momentum, noted("input", 12)), rank(2, momentum)))
+    assert (verdict.cause, verdict.certainty, blamed(verdict)) == ("nan-input", "likely", [1])
+
+
 def test_earlier_step_counts_whoever_was_read_first() -> None:
     verdict = conclude(running(rank(0, noted("parameter", 13, local=False)), rank(1), rank(2, noted("gradient", 12))))
     assert verdict.cause == "nan-gradient"

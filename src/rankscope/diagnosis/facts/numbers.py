@@ -67,8 +67,7 @@ class InputKept(Fact):
     """Parameters turned out to be bad; the rank still had what it was fed before, and looked at that."""
 
     rank: int
-    input_step: int
-    seen_step: int
+    step: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,8 +137,8 @@ def _(fact: GotByReduction) -> str:
 @sentence.register
 def _(fact: InputKept) -> str:
     return (
-        f"the loss of that step was finite; when it was not {_steps(fact.seen_step)}, rank {fact.rank} still had the "
-        "inputs of the steps before and looked at them"
+        f"the loss of that step was finite; when parameters were bad after it, rank {fact.rank} still had its inputs "
+        "and looked at them"
     )
 
 

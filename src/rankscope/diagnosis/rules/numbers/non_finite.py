@@ -58,8 +58,8 @@ class _Noted:
     seen: RankEvidence
     first: NonFinite
     kind: BadKind
-    seen_step: int
-    """Of the last note: later than the first where the rank went back to what it had kept."""
+    looked_back: bool
+    """What it had been fed was looked at when values were bad that had met those of other ranks."""
 
     @property
     def rank(self) -> int:
@@ -72,10 +72,6 @@ class _Noted:
     @property
     def held(self) -> HeldBad:
         return HeldBad(self.rank, self.kind, self.first.value, self.first.step, self.first.detail)
-
-    @property
-    def looked_back(self) -> bool:
-        return self.kind == "input" and self.seen_step > self.first.step
 
 
 def explain_non_finite(evidence: Evidence) -> Finding | None:
@@ -113,8 +109,9 @@ def _noted(seen: RankEvidence) -> _Noted | None:
     notes = _notes(seen)
     if not notes:
         return None
-    first = min(notes, key=lambda note: note.step)
-    return _Noted(seen, first, _KINDS[first.kind], max(note.step for note in notes))
+    first = min(notes, key=lambda note: (note.step, _ORDER.index(_KINDS[note.kind])))
+    looked_back = first.kind == "input" and any(not note.local for note in notes)
+    return _Noted(seen, first, _KINDS[first.kind], looked_back)
 
 
 def _began_here(kind: BadKind, own: Sequence[_Noted], noted: Sequence[_Noted], evidence: Evidence) -> Finding:
@@ -125,7 +122,7 @@ def _began_here(kind: BadKind, own: Sequence[_Noted], noted: Sequence[_Noted], e
     certainty: Certainty = "proven" if sure else "likely"
     blamed = own
     because: list[Fact] = [each.held for each in own[:_MOST_RANKS_TOLD]]
-    because += [InputKept(each.rank, each.first.step, each.seen_step) for each in own if each.looked_back]
+    because += [InputKept(each.rank, each.first.step) for each in own if each.looked_back]
     together = everybody and kind in ("loss", "gradient")
     if together:
         met = _values_met(evidence, own[0].first.step)
