@@ -23,6 +23,11 @@ class GotCulprit(msgspec.Struct, frozen=True):
     doing: str = ""
 
 
+class GotSide(msgspec.Struct, frozen=True):
+    ranks: list[int]
+    where: GotWhere | None = None
+
+
 class GotVerdict(msgspec.Struct, frozen=True):
     """The fields of `verdict.json` that are judged."""
 
@@ -31,6 +36,7 @@ class GotVerdict(msgspec.Struct, frozen=True):
     certainty: str
     culprits: list[GotCulprit]
     headline: str = ""
+    sides: list[GotSide] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +80,9 @@ def judge(case: Case, seen: Observation) -> Judgement:
         problems.append(f"expected no report, got: {seen.announcements[0]}")
     if not expect.healthy and seen.fault_at is None:
         problems.append(f"the line {expect.fault_marker!r} never came")
-    problems += _verdict_problems(case, seen)
+    problems += (
+        [f"no verdict: {seen.verdict_missing}"] if seen.verdict is None else verdict_problems(case, seen.verdict)
+    )
     problems += [f"still running afterwards: {leftover}" for leftover in seen.leftovers]
     return Judgement(
         right=not problems,
@@ -85,10 +93,9 @@ def judge(case: Case, seen: Observation) -> Judgement:
     )
 
 
-def _verdict_problems(case: Case, seen: Observation) -> list[str]:
-    expect, got = case.expect, seen.verdict
-    if got is None:
-        return [f"no verdict: {seen.verdict_missing}"]
+def verdict_problems(case: Case, got: GotVerdict) -> list[str]:
+    """Each as `expected ..., got ...`; empty where the verdict is right."""
+    expect = case.expect
     problems = []
     if got.outcome != expect.outcome:
         problems.append(f"outcome: expected {expect.outcome}, got {got.outcome}")
@@ -109,9 +116,10 @@ def _line_problems(case: Case, got: GotVerdict) -> list[str]:
     if not numbers:
         return []
     wanted = (case.folder / case.expect.file).resolve()
+    # Where nobody is to be named, the ways that the ranks went are what a person opens.
+    places = [culprit.where for culprit in got.culprits] if case.expect.ranks else [side.where for side in got.sides]
     problems = []
-    for culprit in got.culprits:
-        where = culprit.where
+    for where in places:
         if where is None or (case.folder / where.file).resolve() != wanted or where.line not in numbers:
             accepted = ", ".join(str(number) for number in sorted(numbers))
             problems.append(f"line: expected {case.expect.file}:{accepted}, got {place_text(where)}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rankscope.diagnosis import views
+from rankscope.diagnosis.facts.roots import Watched
 from rankscope.diagnosis.finding import Ruling
 from rankscope.diagnosis.rules.standing.stand import movement
 from rankscope.evidence.model import Evidence, RankEvidence
@@ -37,15 +38,10 @@ def as_watched(ruling: Ruling, evidence: Evidence) -> Ruling:
     parts = [f"{views.ranks_text(moving)} {views.verb(moving, 'move')}"] if moving else []
     if still:
         parts.append(f"{views.ranks_text(still)} stood still meanwhile, but nothing shows that somebody waits for them")
-    because = [f"rank {seen.rank}{_place(seen)}: {'; '.join(movement(seen))}" for seen in alive[:_MOST_SHOWN]]
+    because = [Watched(seen.rank, views.current_where(seen), movement(seen)) for seen in alive[:_MOST_SHOWN]]
     return replace(
         ruling,
         certainty="likely",
         summary=f"nothing wrong is seen: {', and '.join(parts)}." if parts else "no rank of the job is left.",
         because=tuple(because),
     )
-
-
-def _place(seen: RankEvidence) -> str:
-    at = views.current_where(seen)
-    return f" at {views.place(at)}" if at is not None else ""

@@ -81,6 +81,8 @@ class ProcessSample:
     sleeps: int | None = None
     """How often the main thread has gone to sleep so far: in one long wait once, in a loop of short ones again and
     again."""
+    main_cpu_s: float | None = None
+    """Processor time of the main thread alone, to the nanosecond; None where the kernel does not tell."""
     unsent_bytes: int = 0
     """Given to TCP connections, and not yet taken by their other ends."""
     network_bytes: int | None = None
@@ -371,6 +373,9 @@ class RankEvidence:
     environment: dict[str, str] = field(default_factory=dict)
     still_for_s: float | None = None
     """Seconds without any sign of life (processor time, I/O, moving stack, progress) up to the collection."""
+    earlier_stacks: tuple[StackSample, ...] = ()
+    earlier_processes: tuple[ProcessSample, ...] = ()
+    """From the looks before this one, since the rank made progress last; of stacks the main thread alone."""
     missing: dict[str, str] = field(default_factory=dict)
 
 

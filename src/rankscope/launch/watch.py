@@ -14,6 +14,7 @@ from rankscope.diagnosis.views import LIFE_CPU_SHARE, LIFE_IO_BYTES_PER_S
 from rankscope.errors import EvidenceError
 from rankscope.evidence.collect import find_page
 from rankscope.evidence.gpus import busy_processes
+from rankscope.evidence.history import with_earlier
 from rankscope.evidence.model import Evidence, RankEvidence
 from rankscope.evidence.pages import Heartbeat, read_heartbeat
 from rankscope.evidence.procfs import Pulse, pulse
@@ -74,6 +75,8 @@ class _Episode:
     """Ranks whose stillness was still below it in what the last look found: they may have reached it meanwhile, but the
     verdict does not know."""
     reported: Verdict | None = None
+    seen: Evidence | None = None
+    """What the last look saw, with what it knew of those before."""
 
 
 class Watcher:
@@ -348,6 +351,7 @@ class Watcher:
             now = time.time()
             episode.next_look = now + min(max(now - episode.since, 0.5), _LATE_LOOK_S)
             return
+        episode.seen = evidence = with_earlier(evidence, episode.seen)
         episode.too_early = {
             seen.rank for seen in evidence.ranks if seen.still_for_s is not None and seen.still_for_s < self.threshold()
         }

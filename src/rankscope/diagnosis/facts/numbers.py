@@ -49,6 +49,8 @@ class HeldBad(Fact):
 
 @dataclass(frozen=True, slots=True)
 class BadTensors(Fact):
+    """The first names of tensors that were not finite."""
+
     what: BadKind
     names: tuple[str, ...]
     """The first of them."""
@@ -79,6 +81,8 @@ class BadEverywhere(Fact):
 
 @dataclass(frozen=True, slots=True)
 class BadNowhereElse(Fact):
+    """No other rank had it in that step."""
+
     step: int
 
 
@@ -113,6 +117,8 @@ class MayBeWritten(Fact):
 
 @dataclass(frozen=True, slots=True)
 class ReplicasDiffer(Fact):
+    """Ranks no longer hold the same parameters."""
+
     odd: tuple[int, ...]
     """Those that stand against a majority; empty where there is none."""
     ranks: tuple[int, ...]
@@ -131,12 +137,16 @@ class SumDiffers(Fact):
 
 @dataclass(frozen=True, slots=True)
 class DifferedAgain(Fact):
+    """How often the parameters of the replicas were seen to differ."""
+
     times: int
     last_step: int
 
 
 @dataclass(frozen=True, slots=True)
 class FewerSteps(Fact):
+    """Ranks that ended after fewer optimizer steps than the others."""
+
     ranks: tuple[int, ...]
 
 
@@ -173,6 +183,8 @@ class ArriveLast(Fact):
 
 @dataclass(frozen=True, slots=True)
 class WorksLonger(Fact):
+    """A slow rank's work over that of the others, and where most of it was."""
+
     rank: int
     factor: float
     phase: str

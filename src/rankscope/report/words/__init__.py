@@ -37,4 +37,8 @@ def has_words(fact: type[Fact]) -> bool:
     return sentence.dispatch(fact) is not sentence.dispatch(object)
 
 
-from rankscope.report.words import numbers as _numbers  # noqa: E402, F401  registers its words
+# Each registers its words.
+from rankscope.report.words import calls as _calls  # noqa: E402, F401
+from rankscope.report.words import numbers as _numbers  # noqa: E402, F401
+from rankscope.report.words import roots as _roots  # noqa: E402, F401
+from rankscope.report.words import standing as _standing  # noqa: E402, F401

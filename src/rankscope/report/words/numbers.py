@@ -48,8 +48,8 @@ ADVICE.update(
         "initialise-everywhere": "initialise every weight and buffer on every rank, and load the checkpoint on every "
         "rank (or broadcast it)",
         "look-for-empty-weights": "look for torch.empty or a meta-device model that was never filled",
-        "decide-together": "let all ranks decide together whether to skip a step: all_reduce the flag before anyone "
-        "acts on it",
+        "skip-steps-together": "let all ranks decide together whether to skip a step: all_reduce the flag before "
+        "anyone acts on it",
         "load-everywhere": "load checkpoints and change parameters on every rank, or before DistributedDataParallel "
         "is made",
         "look-for-other-writers": "look for parameters that are changed outside of the optimizer, and for random "

@@ -95,11 +95,6 @@ def ended_by_itself(evidence: Evidence) -> bool:
     return any(seen.exit is not None and seen.exit.code == _OWN_EXIT_CODE and _notes(seen) for seen in evidence.ranks)
 
 
-def as_alternative(finding: Finding) -> Possibility:
-    """Beside another verdict: values went bad as well."""
-    return Possibility(finding.cause, finding.certainty, finding.summary)
-
-
 def _notes(seen: RankEvidence) -> tuple[NonFinite, ...]:
     notes = seen.progress.non_finite if seen.progress is not None else ()
     return tuple(note for note in notes if note.kind in _KINDS)

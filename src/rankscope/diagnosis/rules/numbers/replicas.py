@@ -17,7 +17,7 @@ _TOLERANCE = 1e-5
 _LEAST_DIFFERENCES = 2
 _MOST_SUMS_TOLD = 8
 
-_FIX = (Advice("decide-together"), Advice("load-everywhere"), Advice("look-for-other-writers"))
+_FIX = (Advice("skip-steps-together"), Advice("load-everywhere"), Advice("look-for-other-writers"))
 _REFERENCES = ("pytorch/pytorch#128949", "facebookresearch/detectron2#1732")
 
 Sums = dict[int, float]

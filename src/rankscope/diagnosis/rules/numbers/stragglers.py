@@ -16,6 +16,8 @@ from rankscope.evidence.model import Evidence, Phases, RankEvidence, StackSample
 LEAST_LOST_S = 1.0
 LEAST_SHARE = 0.05
 """Of the time, lost by the others: below it, ranks are as even as ranks are."""
+RUNNING_SHARE = 0.15
+"""The same of a job that is looked at while it runs."""
 _SAME_TIME = 0.1
 _FIXES = {
     "data": (Advice("more-loader-workers"), Advice("spread-long-samples")),

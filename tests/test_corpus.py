@@ -1,0 +1,74 @@
+"""The corpus: what was seen of every zoo case, diagnosed again with today's rules. No process is started."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ZOO = Path(__file__).resolve().parent.parent / "zoo"
+sys.path.insert(0, str(ZOO))
+
+from corpus import JOB, RECORDED, load_recording, recording_path  # noqa: E402
+from expectation import CASES, NCCL_CASES, Case, case_names, load_case  # noqa: E402
+from judge import GotCulprit, GotSide, GotVerdict, GotWhere, blamed_ranks, verdict_problems  # noqa: E402
+from rankscope.diagnosis.verdict import Verdict, Where  # noqa: E402
+from rankscope.evidence.model import Evidence  # noqa: E402
+from rankscope.report.conclude import conclude  # noqa: E402
+
+ROOTS = {"gloo": CASES, "nccl": NCCL_CASES}
+RECORDINGS = sorted(path.relative_to(RECORDED).as_posix() for path in RECORDED.glob("*/*.json.xz"))
+NOT_RECORDED: dict[str, str] = {}
+"""Case → why nothing of it can be recorded."""
+
+
+def got(verdict: Verdict, case: Case) -> GotVerdict:
+    culprits = [GotCulprit(each.rank, each.process, place(each.where, case)) for each in verdict.culprits]
+    sides = [GotSide(list(each.ranks), place(each.where, case)) for each in verdict.sides]
+    return GotVerdict(verdict.outcome, verdict.cause, verdict.certainty, culprits, verdict.headline, sides)
+
+
+def place(where: Where | None, case: Case) -> GotWhere | None:
+    return None if where is None else GotWhere(where.file.replace(JOB, str(case.folder), 1), where.line)
+
+
+def case_of(recording: str) -> Case:
+    kind, _, file = recording.partition("/")
+    return load_case(file.removesuffix(".json.xz"), ROOTS[kind])
+
+
+@pytest.mark.parametrize("recording", RECORDINGS)
+def test_recorded_case_gets_its_verdict(recording: str) -> None:
+    case = case_of(recording)
+    for look in load_recording(RECORDED / recording).looks:
+        verdict = got(conclude(look.evidence), case)
+        if look.due:
+            assert verdict_problems(case, verdict) == [], verdict.headline
+        else:
+            assert not alarms(verdict) or blamed_ranks(verdict) <= case.expect.ranks, verdict.headline
+            assert not (alarms(verdict) and case.expect.healthy), verdict.headline
+
+
+def alarms(verdict: GotVerdict) -> bool:
+    """Something would have been reported, or stopped, at this look."""
+    return verdict.outcome in ("hang", "crash", "nan", "corrupt") and verdict.certainty != "possible"
+
+
+@pytest.mark.parametrize("kind", sorted(ROOTS))
+def test_every_case_is_recorded(kind: str) -> None:
+    root = ROOTS[kind]
+    missing = [name for name in case_names(root) if not recording_path(name, root).exists()]
+    assert sorted(missing) == sorted(name for name in NOT_RECORDED if name in case_names(root))
+
+
+@pytest.mark.parametrize("recording", RECORDINGS)
+def test_recording_names_nothing_of_the_machine(recording: str) -> None:
+    for look in load_recording(RECORDED / recording).looks:
+        assert {host.host for host in look.evidence.hosts} <= {"node"}
+        assert not [file for file in files_of(look.evidence) if file.startswith(("/work", "/root", "/home/"))]
+
+
+def files_of(evidence: Evidence) -> set[str]:
+    frames = [frame for seen in evidence.ranks for sample in seen.stacks for t in sample.threads for frame in t.frames]
+    return {frame.file for frame in frames} | {source.file for source in evidence.sources}
