@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from rankscope.diagnosis.codec import verdict_to_json
-from rankscope.diagnosis.rules.numbers.stragglers import sentence
+from rankscope.diagnosis.rules.numbers.stragglers import kept_waiting
 from rankscope.diagnosis.verdict import Straggler, Verdict
 from rankscope.errors import EvidenceError
 from rankscope.evidence.model import Evidence
@@ -26,6 +26,7 @@ from rankscope.launch.replicas import replicas_differ
 from rankscope.launch.watch import Watcher
 from rankscope.report import live
 from rankscope.report.conclude import conclude
+from rankscope.report.words import sentence
 
 OnHang = Literal["auto", "stop", "report", "restart"]
 OnNan = Literal["report", "stop"]
@@ -277,7 +278,7 @@ class Supervisor:
 
     def _slow(self, stragglers: tuple[Straggler, ...], ranks: list[int]) -> None:
         """From the watcher: the job goes on, and could go on faster."""
-        live.say(live.slowed(sentence(stragglers, ranks)))
+        live.say(live.slowed(sentence(kept_waiting(stragglers, ranks))))
 
     def _recovered(self, seconds: float) -> None:
         with self._lock:
@@ -310,8 +311,8 @@ class Supervisor:
         if bad is not None and verdict.cause != bad.cause:
             notes.append(f"before that, {bad.headline}")
         stragglers = self._stragglers()
-        if stragglers and verdict.outcome in ("ok", "nan", "interrupted"):
-            notes.append(sentence(stragglers, [process.rank for process in job.ranks]))
+        if stragglers and verdict.outcome in ("ok", "nan", "corrupt", "interrupted"):
+            notes.append(sentence(kept_waiting(stragglers, [process.rank for process in job.ranks])))
         if verdict.outcome == "ok":
             notes += self._unused_losses()
         return replace(
