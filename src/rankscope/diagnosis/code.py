@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from rankscope.diagnosis.branches import Branch
+from rankscope.diagnosis.losses import computed_at, fed_at
 from rankscope.diagnosis.raised_exits import raised_exits
 from rankscope.diagnosis.rank_names import RANK_WORD, RankNames
 from rankscope.diagnosis.surroundings import NOTHING, Surroundings, surroundings
@@ -116,6 +117,16 @@ class CodeReader:
         """Whether a line depends on a condition that does not also hold the other line."""
         shared = {(branch.node, branch.side) for branch in self.around(other).guards}
         return any((branch.node, branch.side) not in shared for branch in _choices(self.around(frame)))
+
+    def computed_at(self, frame: Frame) -> int | None:
+        """The line that computed what is differentiated at a frame; None where the source does not tell."""
+        tree = self._program.trees.get(frame.file)
+        return None if tree is None else computed_at(tree, frame.line)
+
+    def fed_at(self, frame: Frame) -> int | None:
+        """The line on which the batch entered what is differentiated at a frame."""
+        tree = self._program.trees.get(frame.file)
+        return None if tree is None else fed_at(tree, frame.line)
 
     def exits_by_raise(self) -> tuple[tuple[str, int, str, int | None], ...]:
         """Every `raise SystemExit(...)` of the known files: file, line, function, and its code where that is written

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rankscope.diagnosis.advice import Advice
+from rankscope.diagnosis.code import CodeReader
 from rankscope.diagnosis.facts import Fact
 from rankscope.diagnosis.facts.numbers import (
     BadEverywhere,
@@ -79,6 +80,8 @@ def explain_non_finite(evidence: Evidence) -> Finding | None:
     noted = [each for seen in evidence.ranks if (each := _noted(seen)) is not None]
     if not noted:
         return None
+    code = CodeReader(evidence)
+    noted = [_where_computed(each, code) for each in noted]
     step = min(each.first.step for each in noted)
     first = [each for each in noted if each.first.step == step]
     kind = min((each.kind for each in first), key=_ORDER.index)
@@ -107,6 +110,18 @@ def _noted(seen: RankEvidence) -> _Noted | None:
     first = min(notes, key=lambda note: (note.step, _ORDER.index(_KINDS[note.kind])))
     looked_back = first.kind == "input" and any(not note.local for note in notes)
     return _Noted(seen, first, _KINDS[first.kind], looked_back)
+
+
+def _where_computed(each: _Noted, code: CodeReader) -> _Noted:
+    """A loss is to be looked at where it was computed, an input where the model was fed: the line that differentiates
+    comes after both."""
+    if each.kind not in ("input", "loss") or not each.first.site:
+        return each
+    frame, *outer = each.first.site
+    line = code.computed_at(frame) if each.kind == "loss" else code.fed_at(frame)
+    if line is None:
+        return each
+    return replace(each, first=replace(each.first, site=(replace(frame, line=line), *outer)))
 
 
 def _began_here(kind: BadKind, own: Sequence[_Noted], noted: Sequence[_Noted], evidence: Evidence) -> Finding:
