@@ -19,9 +19,9 @@ import pytest
 from conftest import COMMAND, Rankscope, Started, kill, wait_until
 from namespaces import Host, hosts, why_not
 from rankscope.diagnosis.verdict import Verdict
+from rankscope.door import Door, knock
 from rankscope.evidence.model import Call, Collective, Evidence, NodeEvidence, Progress, RankEvidence
 from rankscope.launch.nodes.channel import serves
-from rankscope.launch.nodes.door import Door, knock
 from rankscope.launch.nodes.exchange import Exchange
 from rankscope.launch.nodes.opening import open_exchange
 from rankscope.launch.nodes.parcel import FULL_NODES, LEAST, NEWEST, merge, pack, travelling, unpack

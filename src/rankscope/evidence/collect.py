@@ -14,7 +14,6 @@ from pathlib import Path
 from rankscope.errors import EvidenceError
 from rankscope.evidence import flight, gpus, kernel, pages, procfs, sources, stacks, tracebacks
 from rankscope.evidence.comm_logs import comm_lines
-from rankscope.evidence.mask import mask_text
 from rankscope.evidence.model import (
     SCHEMA,
     ChildProcess,
@@ -28,6 +27,7 @@ from rankscope.evidence.model import (
     StackSample,
 )
 from rankscope.evidence.worker_socket import read_recorder
+from rankscope.mask import mask_text
 from rankscope.probe.signals import STACK_SIGNAL
 
 NEWEST_CALLS = 1500

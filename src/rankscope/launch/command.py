@@ -25,6 +25,7 @@ from rankscope.launch.sinks import LogFile
 from rankscope.launch.stage_teller import StageTeller
 from rankscope.launch.supervisor import Supervisor
 from rankscope.report import live, terminal
+from rankscope.versions import versions
 
 
 def launch(arguments: list[str], pages_path: str) -> int:
@@ -39,12 +40,12 @@ def launch(arguments: list[str], pages_path: str) -> int:
     program.name_program(chosen.torch)
     several = socket.gethostname() if config.max_nodes > 1 else None
     run_folder = folder.make_run_folder(chosen.run_dir, chosen.torch.training_script, several)
-    versions = environment.versions()
+    installed = versions()
     command = ["rankscope", "run", *arguments]
     folder.describe_run(
         run_folder,
         command,
-        versions,
+        installed,
         {"on_hang": chosen.on_hang, "on_nan": chosen.on_nan, "stall_after_s": chosen.stall_after_s},
     )
     pages = Path(pages_path) if chosen.probe else None
@@ -59,7 +60,7 @@ def launch(arguments: list[str], pages_path: str) -> int:
         if line is not None:
             live.say(line)
     pump = OutputPump(sys.stdout.buffer, sys.stderr.buffer)
-    job = Job(run_folder, pages, tuple(command), versions, pump)
+    job = Job(run_folder, pages, tuple(command), installed, pump)
     supervisor = Supervisor(job, chosen.on_hang, chosen.stall_after_s, chosen.on_nan)  # type: ignore[arg-type]
     supervisor.last_word = lambda: _conclude(job, supervisor, None, chosen.json)
     teller = StageTeller(job, chosen.stages, _stage_sink(run_folder), live.say)  # type: ignore[arg-type]

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import os
-import platform
-import sys
-from importlib import metadata
 from pathlib import Path
 
-from rankscope import __version__
 from rankscope.probe.bootstrap import FOLDER_VARIABLE, LAUNCHER_VARIABLE
 
 SITE = Path(__file__).resolve().parent.parent / "probe" / "site"
@@ -41,21 +37,3 @@ def limit_threads(processes: int) -> str | None:
         return None
     os.environ["OMP_NUM_THREADS"] = "1"
     return "OMP_NUM_THREADS=1 for each rank, as torchrun does; set it yourself to change that"
-
-
-def versions() -> dict[str, str]:
-    found = {"rankscope": __version__, "python": platform.python_version(), "kernel": platform.release()}
-    for package in (
-        "torch",
-        "nvidia-nccl-cu12",
-        "nvidia-nccl-cu13",
-        "lightning",
-        "accelerate",
-        "transformers",
-    ):
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    found["executable"] = sys.executable
-    return found

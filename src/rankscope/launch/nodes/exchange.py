@@ -13,14 +13,11 @@ from dataclasses import replace
 
 import msgspec
 
+from rankscope.addresses import link_is_down
 from rankscope.diagnosis.verdict import Verdict
+from rankscope.door import Answer, Door, knock
 from rankscope.evidence.model import Evidence, NodeEvidence
-from rankscope.launch.nodes.channel import (
-    Channel,
-    ChannelLost,
-    link_is_down,
-)
-from rankscope.launch.nodes.door import Answer, Door, knock
+from rankscope.launch.nodes.channel import Channel, ChannelLost
 from rankscope.launch.nodes.parcel import merge, pack, travelling, unpack
 from rankscope.launch.nodes.words import Beat, Call, Hello, Ruling, encode, ruling
 

@@ -6,10 +6,11 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from rankscope.addresses import own_address
 from rankscope.diagnosis.verdict import Verdict
+from rankscope.door import Door
 from rankscope.evidence.model import Evidence
-from rankscope.launch.nodes.channel import connect, own_address, serves, tcp_store_of
-from rankscope.launch.nodes.door import Door
+from rankscope.launch.nodes.channel import connect, serves, tcp_store_of
 from rankscope.launch.nodes.exchange import Exchange
 from rankscope.launch.nodes.words import Hello
 
