@@ -226,4 +226,4 @@ def test_ranks_that_answer_sigterm_with_a_good_end_were_interrupted_all_the_same
     started.shows("ready")
     os.kill(started.process.pid, signal.SIGTERM)
     ended = started.wait(20.0)
-    assert (ended.code, ended.verdict["outcome"]) == (0, "interrupted")
+    assert (ended.code, ended.verdict["outcome"], ended.verdict["exit_codes"]) == (143, "interrupted", {"0": 0})

@@ -20,7 +20,7 @@ def prepare_environment(pages: Path | None) -> list[str]:
     paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path != str(SITE)]
     if pages is not None:
         os.environ[FOLDER_VARIABLE] = str(pages)
-        os.environ["RANKSCOPE_PROBE_ERRORS"] = str(pages / "errors")
+        os.environ["RANKSCOPE_PROBE_ERRORS"] = str(probe_error_file(pages))
         os.environ["PYTHONPATH"] = os.pathsep.join([str(SITE), *paths])
     if not {"TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"} & set(os.environ):
         os.environ["TORCH_FR_BUFFER_SIZE"] = RECORDER_ENTRIES
@@ -29,6 +29,11 @@ def prepare_environment(pages: Path | None) -> list[str]:
     if os.environ.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL":
         told.append("TORCH_DISTRIBUTED_DEBUG=DETAIL adds collectives of its own; verdicts name them less exactly")
     return told
+
+
+def probe_error_file(pages: Path) -> Path:
+    """Where a process says that the probe did not start in it."""
+    return pages / "errors"
 
 
 def limit_threads(processes: int) -> str | None:

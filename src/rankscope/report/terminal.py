@@ -27,7 +27,9 @@ _OUTCOME_COLOR: dict[Outcome, str] = {
     "hang": "\x1b[1;31m",
     "crash": "\x1b[1;31m",
     "nan": "\x1b[1;31m",
+    "corrupt": "\x1b[1;31m",
     "slow": "\x1b[1;33m",
+    "unknown": "\x1b[1;33m",
     "interrupted": _BOLD,
 }
 

@@ -35,3 +35,6 @@ def doing(fact: object) -> str:
 
 def has_words(fact: type[Fact]) -> bool:
     return sentence.dispatch(fact) is not sentence.dispatch(object)
+
+
+from rankscope.report.words import run as _run  # noqa: E402, F401  registers its words

@@ -44,3 +44,12 @@ def place(at: Where | None) -> str:
         return "code of which no line is known"
     name = os.path.basename(at.file)
     return f"{name}:{at.line}" if at.function == "<module>" else f"{at.function} ({name}:{at.line})"
+
+
+def with_victims(text: str, culprits: int, victims: tuple[int, ...], *, failed: bool) -> str:
+    """`rank 2 ...; ranks 0, 1 wait for it`."""
+    if not victims or not culprits:
+        return text
+    them = "it" if culprits == 1 else "them"
+    does = f"failed with {them}" if failed else f"{verb(victims, 'wait')} for {them}"
+    return f"{text}; {ranks_text(victims)} {does}"

@@ -50,7 +50,7 @@ def explain_diverged(evidence: Evidence) -> Finding | None:
         else (f"{ranks_text(sums)} no longer hold the same parameters")
     )
     return Finding(
-        outcome="slow",
+        outcome="corrupt",
         cause="parameters-diverged",
         certainty=certainty,
         culprits=tuple(rank_culprit(seen[rank], "its copy of the model is another", None) for rank in odd),
