@@ -142,7 +142,7 @@ def replica(
 
 def test_replica_that_differs_from_the_majority_is_named() -> None:
     verdict = conclude(running(replica(0, [1, 2, 3]), replica(1, [1, 2.5, 3.5]), replica(2, [1, 2, 3])))
-    assert (verdict.outcome, verdict.cause, verdict.certainty) == ("slow", "parameters-diverged", "likely")
+    assert (verdict.outcome, verdict.cause, verdict.certainty) == ("corrupt", "parameters-diverged", "likely")
     assert blamed(verdict) == [1]
     assert "after 32 optimizer steps" in verdict.headline
 
