@@ -159,6 +159,10 @@ def test_hang_is_restarted_while_restarts_are_left() -> None:
     assert any(isinstance(note, EarlierAttempt) for note in final.notes)
 
 
+def test_look_at_an_attempt_that_is_over_says_nothing_about_the_next() -> None:
+    assert walk(started(), started(1), hang("proven", attempt=0))[1] == []
+
+
 def test_likely_hang_that_goes_on_and_ends_well_is_ok() -> None:
     run = (started(), hang("likely"), on.Recovered(50.0), on.Over(WELL))
     assert (last(*run).verdict.outcome, code(*run)) == ("ok", 0)
