@@ -188,7 +188,7 @@ def test_bad_numbers_are_reported_once_or_stop_the_run(outcome: typing.Any, opti
     _, actions = walk(*run)
     assert kinds(actions) == [on.Keep, on.Tell]
     assert (last(*run, on.Over(WELL)).verdict.outcome, code(*run, on.Over(WELL))) == (outcome, 0)
-    policy = Policy(**{option: "stop"})
+    policy = replace(Policy(), **{option: "stop"})  # type: ignore[arg-type]
     _, actions = walk(*run, policy=policy)
     assert kinds(actions) == [on.Keep, on.Tell, on.StopRanks]
     (line,) = told(actions)
