@@ -5,11 +5,13 @@ unset CDPATH
 
 usage() {
     cat <<'USAGE'
-usage: run_tests.sh [--fast] [PYTEST ARGUMENT ...]
+usage: run_tests.sh [--fast | --all] [PYTEST ARGUMENT ...]
 
 Sets up .venv if needed, checks lint, format and types (scripts/check.sh), then runs the tests.
 
   --fast       leave out the tests that start whole jobs (marked slow)
+  --all        run every program of the zoo, not only the healthy ones and one of each cause; the evidence that was
+               recorded of all of them is diagnosed either way
   -h, --help   show this text
 
 With CI set in the environment, tests that failed are run a second time, alone; a wrong blame in the zoo
@@ -30,6 +32,7 @@ for argument in "$@"; do
             exit 0
             ;;
         --fast) selection=(-m "not slow") ;;
+        --all) selection=(--whole-zoo) ;;
         *) arguments+=("$argument") ;;
     esac
 done

@@ -28,6 +28,7 @@ COMMAND = (sys.executable, "-m", "rankscope")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--second-look", action="store_true", help="only tests that failed before and may be repeated")
+    parser.addoption("--whole-zoo", action="store_true", help="run every case of the zoo, not one of each cause")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -12,29 +12,28 @@ sys.path.insert(0, str(ZOO))
 
 from corpus import JOB, RECORDED, load_recording, recording_path  # noqa: E402
 from expectation import CASES, NCCL_CASES, Case, case_names, load_case  # noqa: E402
-from judge import GotCulprit, GotVerdict, GotWhere, blamed_ranks, verdict_problems  # noqa: E402
-from rankscope.diagnosis.verdict import Verdict  # noqa: E402
+from judge import GotCulprit, GotSide, GotVerdict, GotWhere, blamed_ranks, verdict_problems  # noqa: E402
+from rankscope.diagnosis.verdict import Verdict, Where  # noqa: E402
 from rankscope.evidence.model import Evidence  # noqa: E402
 from rankscope.report.conclude import conclude  # noqa: E402
 
 ROOTS = {"gloo": CASES, "nccl": NCCL_CASES}
-RECORDINGS = sorted(path.relative_to(RECORDED).as_posix() for path in RECORDED.glob("*/*.json.xz"))
+TWO_RANKS = "two_ranks"
+"""Cases of three ranks or more, run on two: there is no majority."""
+ALL = sorted(path.relative_to(RECORDED).as_posix() for path in RECORDED.glob("*/*.json.xz"))
+RECORDINGS = [path for path in ALL if not path.startswith(TWO_RANKS)]
 NOT_RECORDED: dict[str, str] = {}
 """Case → why nothing of it can be recorded."""
 
 
 def got(verdict: Verdict, case: Case) -> GotVerdict:
-    culprits = [
-        GotCulprit(
-            culprit.rank,
-            culprit.process,
-            None
-            if culprit.where is None
-            else GotWhere(culprit.where.file.replace(JOB, str(case.folder), 1), culprit.where.line),
-        )
-        for culprit in verdict.culprits
-    ]
-    return GotVerdict(verdict.outcome, verdict.cause, verdict.certainty, culprits, verdict.headline)
+    culprits = [GotCulprit(each.rank, each.process, place(each.where, case)) for each in verdict.culprits]
+    sides = [GotSide(list(each.ranks), place(each.where, case)) for each in verdict.sides]
+    return GotVerdict(verdict.outcome, verdict.cause, verdict.certainty, culprits, verdict.headline, sides)
+
+
+def place(where: Where | None, case: Case) -> GotWhere | None:
+    return None if where is None else GotWhere(where.file.replace(JOB, str(case.folder), 1), where.line)
 
 
 def case_of(recording: str) -> Case:
@@ -54,6 +53,18 @@ def test_recorded_case_gets_its_verdict(recording: str) -> None:
             assert not (alarms(verdict) and case.expect.healthy), verdict.headline
 
 
+@pytest.mark.parametrize("recording", [path for path in ALL if path.startswith(TWO_RANKS)])
+def test_on_two_ranks_the_verdict_is_right_or_tells_two_sides(recording: str) -> None:
+    case = load_case(recording.partition("/")[2].removesuffix(".json.xz"), ranks=2)
+    for look in load_recording(RECORDED / recording).looks:
+        verdict = got(conclude(look.evidence), case)
+        if not alarms(verdict):
+            assert not look.due, verdict.headline
+            continue
+        assert blamed_ranks(verdict) <= case.expect.ranks, verdict.headline
+        assert verdict_problems(case, verdict) == [] or (not verdict.culprits and len(verdict.sides) == 2)
+
+
 def alarms(verdict: GotVerdict) -> bool:
     """Something would have been reported, or stopped, at this look."""
     return verdict.outcome in ("hang", "crash", "nan", "corrupt") and verdict.certainty != "possible"
@@ -66,7 +77,7 @@ def test_every_case_is_recorded(kind: str) -> None:
     assert sorted(missing) == sorted(name for name in NOT_RECORDED if name in case_names(root))
 
 
-@pytest.mark.parametrize("recording", RECORDINGS)
+@pytest.mark.parametrize("recording", ALL)
 def test_recording_names_nothing_of_the_machine(recording: str) -> None:
     for look in load_recording(RECORDED / recording).looks:
         assert {host.host for host in look.evidence.hosts} <= {"node"}

@@ -15,6 +15,7 @@ import stat
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -173,6 +174,7 @@ RUNNING: dict[str, Way] = {
 DIAGNOSING: dict[str, Way] = {
     "rankscope diagnose d1": Way(1, "rank 2 did not enter all_reduce 6"),
     "rankscope diagnose nccl.log": Way(1, "ranks 0, 1, 3 waited in ALLREDUCE 418"),
+    "rankscope diagnose silent.log": Way(3, "ranks 0, 1 fall silent in the forward or backward pass 12 min ago"),
     "rankscope diagnose stacks": Way(1, "rank 1 is standing in push_metrics"),
     "rankscope diagnose $(find logs -name error.json)": Way(1, "rank 1 raised ValueError in main (rec.py:7)"),
     "kubectl logs job/train | rankscope diagnose -": Way(
@@ -344,6 +346,9 @@ def test_commands_about_diagnosing_what_is_left_work(reader: Reader) -> None:
     alive = "[rank{0}]: 2026-11-15 02:00:02,127 INFO saving sample grid\n"
     log = [alive.format(rank) for rank in range(4)] + [timed_out.format(rank) for rank in (0, 1, 3)]
     (reader.folder / "nccl.log").write_text("".join(log))
+    silent = reader.folder / "silent.log"
+    silent.write_text("".join(f"[Rank {rank}] Data moved to device, starting forward pass\n" for rank in range(2)))
+    os.utime(silent, (time.time() - 720,) * 2)
     (reader.folder / "stacks").mkdir()
     frames = {0: "all_reduce (torch/distributed/distributed_c10d.py:3245)", 1: "push_metrics (train.py:3)"}
     for rank, frame in frames.items():

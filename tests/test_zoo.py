@@ -37,9 +37,23 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         yield results
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if metafunc.function is test_case_gets_its_verdict:
+        whole = metafunc.config.getoption("--whole-zoo")
+        metafunc.parametrize("name", case_names() if whole else live_selection())
+
+
+def live_selection() -> list[str]:
+    """What is run each time: every healthy case, and one of each cause and outcome. The corpus holds all of them."""
+    chosen: dict[object, str] = {}
+    for name in case_names():
+        expect = load_case(name).expect
+        chosen.setdefault(name if expect.healthy else (expect.cause, expect.outcome), name)
+    return sorted(chosen.values())
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("name", case_names())
 def test_case_gets_its_verdict(name: str, runs: Runs, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """A busy machine may spoil the timing of a case once; a wrong blame or a false alarm is never forgiven."""
     first = runs[name].result()

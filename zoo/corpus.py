@@ -67,6 +67,8 @@ def looks_of(case: Case, folder: Path) -> tuple[Look, ...]:
 
 
 def _due(run: Path) -> Evidence | None:
+    if not (run / "verdict.json").exists():
+        return None  # it was ended before it had one
     verdict = msgspec.json.decode((run / "verdict.json").read_bytes(), type=_Told)
     if verdict.outcome == "ok" or not (run / verdict.evidence / "evidence.json").exists():
         return None

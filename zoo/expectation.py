@@ -42,11 +42,11 @@ class Expectation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     certainty: Certainty | None = None
     """Not judged when absent."""
     rank: int | list[int] | None = None
-    """The culprits, as a set; absent where the culprit is no rank of the job."""
+    """The culprits, as a set; absent where the culprit is no rank of the job, empty where two sides are to be told."""
     process: ProcessKind | None = None
     file: str = "train.py"
     line: str | list[str] = ""
-    """Text of the line (or of each accepted line) that the culprits must stand on; empty: not judged."""
+    """Text of the line (or of each accepted line) that the culprits, or the sides, must stand on; empty: not judged."""
     args: list[str] = []
     """`{tmp}` is replaced by a scratch folder."""
     options: list[str] = []
@@ -83,11 +83,12 @@ def case_names(root: Path = CASES) -> tuple[str, ...]:
     return tuple(sorted(path.parent.name for path in root.glob("*/expect.toml")))
 
 
-def load_case(name: str, root: Path = CASES) -> Case:
-    """The case of that name. Raises FileNotFoundError, or msgspec.DecodeError that names the wrong field."""
+def load_case(name: str, root: Path = CASES, *, ranks: int | None = None) -> Case:
+    """The case of that name; with `ranks`, to be run on so many instead. Raises FileNotFoundError, or
+    msgspec.DecodeError that names the wrong field."""
     folder = root / name
     expect = msgspec.toml.decode((folder / "expect.toml").read_bytes(), type=Expectation)
-    return Case(name, folder, expect)
+    return Case(name, folder, expect if ranks is None else msgspec.structs.replace(expect, nproc=ranks))
 
 
 def accepted_lines(case: Case) -> dict[str, tuple[int, ...]]:

@@ -23,6 +23,11 @@ class GotCulprit(msgspec.Struct, frozen=True):
     doing: str = ""
 
 
+class GotSide(msgspec.Struct, frozen=True):
+    ranks: list[int]
+    where: GotWhere | None = None
+
+
 class GotVerdict(msgspec.Struct, frozen=True):
     """The fields of `verdict.json` that are judged."""
 
@@ -31,6 +36,7 @@ class GotVerdict(msgspec.Struct, frozen=True):
     certainty: str
     culprits: list[GotCulprit]
     headline: str = ""
+    sides: list[GotSide] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +116,10 @@ def _line_problems(case: Case, got: GotVerdict) -> list[str]:
     if not numbers:
         return []
     wanted = (case.folder / case.expect.file).resolve()
+    # Where nobody is to be named, the ways that the ranks went are what a person opens.
+    places = [culprit.where for culprit in got.culprits] if case.expect.ranks else [side.where for side in got.sides]
     problems = []
-    for culprit in got.culprits:
-        where = culprit.where
+    for where in places:
         if where is None or (case.folder / where.file).resolve() != wanted or where.line not in numbers:
             accepted = ", ".join(str(number) for number in sorted(numbers))
             problems.append(f"line: expected {case.expect.file}:{accepted}, got {place_text(where)}")

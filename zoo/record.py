@@ -17,14 +17,12 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from corpus import Look, Recording, load_recording, looks_of, recording_path, save_recording
-from execution import RANKSCOPE
+from corpus import Recording, load_recording, looks_of, recording_path, save_recording
 from expectation import CASES, NCCL_CASES, case_names
 from run import explain, run_and_judge
 from several import run_several
 
 _RECORDER = (sys.executable, str(Path(__file__).resolve().parent / "recorder.py"))
-assert RANKSCOPE[0] == _RECORDER[0]
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -33,7 +31,8 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--again", action="store_true", help="also those that are recorded already")
     parser.add_argument("--into", type=Path, metavar="DIR", help="another folder for the recordings")
     parser.add_argument("--keep-wrong", action="store_true", help="record also a case whose verdict was not right")
-    parser.add_argument("--one-by-one", action="store_true", help="nothing beside the case that runs")
+    parser.add_argument("--ranks", type=int, metavar="N", help="run on so many ranks, whatever the case asks for")
+    parser.add_argument("--at-once", type=int, metavar="N", help="cases that run beside one another")
     parser.add_argument("--root", type=Path, default=CASES, help="the folder of the cases")
     parser.add_argument("--nccl", dest="root", action="store_const", const=NCCL_CASES, help="the cases for NCCL")
     arguments = parser.parse_args(argv)
@@ -51,24 +50,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         names = [name for name in names if not places[name].exists()]
     base = Path(tempfile.mkdtemp(prefix="rankscope-record-"))
     wrong = 0
-    at_once = 1 if arguments.one_by_one else None
-    with run_several(names, base, arguments.root, command=_RECORDER, at_once=at_once) as runs:
+    at_once = arguments.at_once
+    with run_several(names, base, arguments.root, command=_RECORDER, ranks=arguments.ranks, at_once=at_once) as runs:
         for name in names:
             result = runs[name].result()
-            if not result.judgement.right:
+            if not result.judgement.right and not arguments.keep_wrong:
                 # Once more, with nothing beside it.
-                again = run_and_judge(name, base / f"{name}-again", arguments.root, command=_RECORDER)
-                result = again if again.judgement.right or not arguments.keep_wrong else result
+                folder = base / f"{name}-again"
+                result = run_and_judge(name, folder, arguments.root, command=_RECORDER, ranks=arguments.ranks)
             if not result.judgement.right:
                 wrong += 1
                 print(f"{name}: wrong\n{explain(result)}", flush=True)
                 if not arguments.keep_wrong:
                     continue
-            looks = looks_of(result.case, result.folder)
-            save_recording(Recording(case=name, looks=looks), places[name])
+            save_recording(Recording(case=name, looks=looks_of(result.case, result.folder)), places[name])
             size = places[name].stat().st_size
-            again_read: tuple[Look, ...] = load_recording(places[name]).looks
-            print(f"{name}: {len(again_read)} looks, {size / 1024:.0f} KB", flush=True)
+            seconds = "" if result.judgement.seconds is None else f", told after {result.judgement.seconds:.1f} s"
+            print(f"{name}: {len(load_recording(places[name]).looks)} looks, {size / 1024:.0f} KB{seconds}", flush=True)
     shutil.rmtree(base)
     print(f"{len(names) - wrong} recorded, {wrong} wrong")
     return 1 if wrong else 0

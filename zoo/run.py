@@ -39,11 +39,12 @@ def run_and_judge(
     root: Path = CASES,
     *,
     command: Sequence[str] = RANKSCOPE,
+    ranks: int | None = None,
     patience: float = 1.0,
     on_fault: Callable[[], None] = lambda: None,
 ) -> Result:
     """Runs one case once, with its files under `folder` (made here); the rest is as in `run_case`."""
-    case = load_case(name, root)
+    case = load_case(name, root, ranks=ranks)
     seen = run_case(case, folder, command, patience=patience, on_fault=on_fault)
     return Result(case, seen, judge(case, seen), folder)
 
@@ -125,6 +126,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("names", nargs="*", metavar="NAME", help="cases to run; all when none is given")
     parser.add_argument("--repeat", type=int, default=1, help="run every case that many times")
     parser.add_argument("--jobs", type=int, default=1, help="cases to run at a time; more disturb the timings")
+    parser.add_argument("--ranks", type=int, metavar="N", help="run on so many ranks, whatever the case asks for")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there as well")
     parser.add_argument("--keep", action="store_true", help="keep the runs' folders even when all is right")
     parser.add_argument("--list", action="store_true", help="list the cases and end")
@@ -160,7 +162,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     results = []
     with ThreadPoolExecutor(arguments.jobs) as pool:
         waiting = [
-            pool.submit(run_and_judge, name, base / str(repetition) / name, arguments.root)
+            pool.submit(run_and_judge, name, base / str(repetition) / name, arguments.root, ranks=arguments.ranks)
             for repetition in range(arguments.repeat)
             for name in names
         ]

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from execution import RANKSCOPE
@@ -28,6 +29,7 @@ def run_several(
     root: Path = CASES,
     *,
     command: Sequence[str] = RANKSCOPE,
+    ranks: int | None = None,
     at_once: int | None = None,
 ) -> Iterator[Runs]:
     """The cases' results, as they come; the files of a case go to `folder` under its name.
@@ -35,16 +37,22 @@ def run_several(
     Cases that run alone come first, one after the other. What has not begun when the block is left never does.
     """
     alone = [name for name in names if load_case(name, root).expect.alone]
-    turns = threading.Semaphore(STARTING)
+    turns = threading.Semaphore(at_once or STARTING)
+    run = partial(run_and_judge, root=root, command=command, ranks=ranks)
     runs: Runs = {}
 
     def beside_others(name: str) -> Result:
         wait([runs[first] for first in alone])
         with Turn(turns) as turn:
-            return run_and_judge(name, folder / name, root, command=command, patience=PATIENCE, on_fault=turn.give_back)
+            return run_and_judge(
+                name, folder / name, root, command=command, ranks=ranks, patience=PATIENCE, on_fault=turn.give_back
+            )
 
     with ThreadPoolExecutor(1) as single, ThreadPoolExecutor(at_once or AT_ONCE) as pool:
-        runs |= {name: single.submit(run_and_judge, name, folder / name, root, command=command) for name in alone}
+        runs |= {
+            name: single.submit(run_and_judge, name, folder / name, root, command=command, ranks=ranks)
+            for name in alone
+        }
         runs |= {name: pool.submit(beside_others, name) for name in names if name not in alone}
         try:
             yield runs

@@ -40,7 +40,7 @@ def lib(path: str, function: str, line: int = 10) -> Frame:
     """`lib("torch/utils/data/dataloader.py", "_next_data")`, or of the standard library without a package's folder."""
     standard = path.split("/", maxsplit=1)[0] in {
         *("threading.py", "subprocess.py", "socket.py", "selectors.py", "os.py", "pathlib.py", "queue.py"),
-        *("multiprocessing", "concurrent", "urllib", "http"),
+        *("multiprocessing", "concurrent", "urllib", "http", "logging", "asyncio"),
     }
     return frame((STDLIB if standard else SITE) + path, line, function)
 
@@ -66,15 +66,30 @@ def samples(*threads: Thread, times: int = 2, source: str = "py-spy") -> tuple[S
 
 
 def process(
-    syscall: Syscall | str | None = None, *, cpu: float = 0.0, io: int = 0, sleeps: int = 0, **fields: Any
+    syscall: Syscall | str | None = None,
+    *,
+    cpu: float = 0.0,
+    io: int = 0,
+    sleeps: int = 0,
+    main_cpu: float | None = None,
+    **fields: Any,
 ) -> tuple[ProcessSample, ...]:
     """Two looks at a process, half a second apart, with that much processor time, that many bytes and that many
-    sleeps of the main thread in between."""
+    sleeps of the main thread in between; `main_cpu`: processor time of the main thread, where the kernel tells it."""
     call = Syscall(syscall) if isinstance(syscall, str) else syscall
     values = {"state": "S", "rss_bytes": 1 << 28, "write_bytes": 0, "syscall": call, **fields}
     return (
-        ProcessSample(at=NOW - 0.5, cpu_s=5.0, read_bytes=100, sleeps=30, **values),
-        ProcessSample(at=NOW, cpu_s=5.0 + cpu, read_bytes=100 + io, sleeps=30 + sleeps, **values),
+        ProcessSample(
+            at=NOW - 0.5, cpu_s=5.0, read_bytes=100, sleeps=30, main_cpu_s=None if main_cpu is None else 2.0, **values
+        ),
+        ProcessSample(
+            at=NOW,
+            cpu_s=5.0 + cpu,
+            read_bytes=100 + io,
+            sleeps=30 + sleeps,
+            main_cpu_s=None if main_cpu is None else 2.0 + main_cpu,
+            **values,
+        ),
     )
 
 

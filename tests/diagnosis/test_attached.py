@@ -10,7 +10,7 @@ import pytest
 from rankscope.diagnosis.attached import as_watched, with_stillness
 from rankscope.diagnosis.diagnose import diagnose
 from rankscope.diagnosis.verdict import Verdict
-from rankscope.evidence.model import ProcessSample, RankEvidence, StackSample, Thread
+from rankscope.evidence.model import Exit, ProcessSample, RankEvidence, StackSample, Thread
 from rankscope.report.conclude import pronounce
 
 C10D = (make.lib("torch/distributed/distributed_c10d.py", "all_reduce"),)
@@ -70,3 +70,39 @@ def test_others_wait_for_a_rank_that_is_not_here() -> None:
     verdict = pronounce(diagnose(with_stillness(evidence, 0.5)))
     assert (verdict.outcome, verdict.culprits) == ("hang", ())
     assert "rank 1, of which nothing could be seen from here" in verdict.headline
+
+
+def test_ranks_that_stand_still_with_nobody_waiting_are_not_well() -> None:
+    still = make.process("clock_nanosleep")
+    verdict = attached(seen(0, AT_WORK, AT_WORK, processes=still), seen(1, AT_WORK, AT_WORK, processes=still))
+    assert verdict.outcome != "ok"
+
+
+def test_processor_time_on_one_line_is_no_progress() -> None:
+    spinning = make.process(cpu=0.5, state="R")
+    verdict = attached(seen(0, AT_WORK, AT_WORK, processes=spinning), seen(1, AT_WORK, AT_WORK, processes=spinning))
+    assert verdict.outcome != "ok"
+    assert not verdict.culprits
+
+
+def test_one_rank_that_stands_still_keeps_the_job_from_being_well() -> None:
+    verdict = attached(
+        seen(0, AT_WORK, IN_BROADCAST), seen(1, AT_WORK, AT_WORK, processes=make.process("clock_nanosleep"))
+    )
+    assert verdict.outcome != "ok"
+
+
+def test_ranks_of_which_no_stack_can_be_read_are_unknown_with_the_reason() -> None:
+    blind = [
+        replace(seen(rank, processes=make.process("futex")), missing={"stacks": "not permitted"}) for rank in (0, 1)
+    ]
+    verdict = attached(*blind)
+    assert (verdict.outcome, verdict.cause) == ("unknown", None)
+    assert "not permitted" in verdict.headline
+    assert "root" in str(verdict.next)
+
+
+def test_a_rank_that_ended_meanwhile_leaves_open_how() -> None:
+    gone = replace(seen(1, AT_WORK), exit=Exit(0, make.NOW, by_launcher=True))
+    verdict = attached(seen(0, AT_WORK, IN_BROADCAST), gone)
+    assert (verdict.outcome, "rank 1 ended" in verdict.headline) == ("unknown", True)

@@ -11,8 +11,14 @@ from ended_ranks import ALL_REDUCE, CLOSED, MISMATCH, RESET, STORE, TIMED_OUT, W
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rankscope.diagnosis.facts.endings import FailedAsConsequence, MemoryKiller
 from rankscope.diagnosis.rules.crashes.endings import explain_endings, explain_exception, explain_left
-from rankscope.evidence.model import HostEvidence, RaisedException, RankEvidence
+from rankscope.evidence.model import EarlierException, HostEvidence, RaisedException, RankEvidence
+from rankscope.evidence.tracebacks import find_tracebacks
+from rankscope.report.words import doing, headline, sentence
+from rankscope.report.words.advice import advise
+
+HEAD = "Traceback (most recent call last):"
 
 
 def test_the_rank_that_raised_is_the_origin_and_broken_connections_are_victims() -> None:
@@ -29,8 +35,8 @@ def test_the_rank_that_raised_is_the_origin_and_broken_connections_are_victims()
     assert named.rank == 1
     assert named.where is not None
     assert (named.where.line, named.where.function) == (22, "to_tensors")
-    assert finding.summary == "rank 1 raised KeyError in to_tensors (data.py:22): 'Returns'"
-    assert "ranks 0, 2 failed only as a consequence: a closed connection or a timeout" in finding.because
+    assert headline(finding.summary) == "rank 1 raised KeyError in to_tensors (data.py:22): 'Returns'"
+    assert FailedAsConsequence((0, 2)) in finding.because
 
 
 def test_only_victims_have_no_origin() -> None:
@@ -103,7 +109,7 @@ def test_the_error_of_a_loader_worker_is_placed_in_the_dataset() -> None:
     assert finding.cause == "exception"
     assert finding.culprits[0].where is not None
     assert (finding.culprits[0].where.line, finding.culprits[0].where.function) == (22, "to_tensors")
-    assert "data-loading worker 1" in finding.culprits[0].doing
+    assert "data-loading worker 1" in doing(finding.culprits[0].doing)
 
 
 def test_the_own_error_behind_a_consequence_in_finally_is_found() -> None:
@@ -112,28 +118,25 @@ def test_the_own_error_behind_a_consequence_in_finally_is_found() -> None:
         "RuntimeError", CLOSED, ALL_REDUCE, make.frame("train.py", 9, "close"), source="output", at=None
     )
     hooked = make.raised("RuntimeError", CLOSED, ALL_REDUCE, make.frame("train.py", 9, "close"))
-    tail = (
-        "ValueError: 3 observations", "", "During handling of the above exception, another exception occurred:", "",
-        f"RuntimeError: {CLOSED}",
-    )  # fmt: skip
-    rank = make.rank(1, exit=make.ended(1), exceptions=(own, cover, hooked), error_tail=tail)
+    first = (HEAD, f'  File "{make.USER}train.py", line 5, in loss', "ValueError: 3 observations", "")
+    mark = ("During handling of the above exception, another exception occurred:", "")
+    second = (HEAD, f'  File "{make.USER}train.py", line 9, in close', f"RuntimeError: {CLOSED}")
+    rank = make.rank(1, exit=make.ended(1), exceptions=(own, cover, hooked), error_tail=(*first, *mark, *second))
     finding = origin(rank, victim(0))
     assert finding.culprits[0].where is not None
     assert (finding.culprits[0].rank, finding.culprits[0].where.function) == (1, "loss")
     # Without the link the earlier traceback may have been handled long before.
-    apart = make.rank(1, exit=make.ended(1), exceptions=(own, cover, hooked), error_tail=(tail[0], tail[-1]))
+    apart = make.rank(1, exit=make.ended(1), exceptions=(own, cover, hooked), error_tail=(*first, *second))
     assert explain_endings(make.evidence(apart, victim(0))).origin is None
 
 
 def test_an_error_raised_because_of_a_consequence_is_one_too() -> None:
-    lost = make.raised("RuntimeError", CLOSED, ALL_REDUCE, source="output", at=None)
-    wrapped = make.raised("TrainingFailed", "step failed", make.frame("train.py", 7, "run"), source="output", at=None)
     tail = (
-        f"RuntimeError: {CLOSED}",
-        "The above exception was the direct cause of the following exception:",
-        "TrainingFailed: step failed",
+        *(HEAD, f'  File "{make.USER}train.py", line 5, in step', f"RuntimeError: {CLOSED}", ""),
+        *("The above exception was the direct cause of the following exception:", ""),
+        *(HEAD, f'  File "{make.USER}train.py", line 7, in run', "TrainingFailed: step failed"),
     )
-    rank = make.rank(0, exit=make.ended(1), exceptions=(lost, wrapped), error_tail=tail)
+    rank = make.rank(0, exit=make.ended(1), exceptions=find_tracebacks(tail), error_tail=tail)
     assert explain_endings(make.evidence(rank, make.rank(1))).victims == (0,)
 
 
@@ -154,10 +157,10 @@ def test_an_abort_after_the_program_ended_says_so() -> None:
     words = ("terminate called without an active exception",)
     finding = origin(killed(1, -6, progress=make.progress(steps=20, finalizing=True), error_tail=words))
     assert (finding.cause, finding.culprits[0].rank, finding.culprits[0].where) == ("native-crash", 1, None)
-    assert finding.summary == "rank 1 crashed with SIGABRT on its way out, after its program had ended"
-    assert "destroy_process_group" in finding.fix[0]
+    assert headline(finding.summary) == "rank 1 crashed with SIGABRT on its way out, after its program had ended"
+    assert "destroy_process_group" in advise(finding.fix[0])
     in_the_program = origin(killed(1, -6, progress=make.progress(steps=20), error_tail=words))
-    assert in_the_program.summary == "rank 1 crashed with SIGABRT"
+    assert headline(in_the_program.summary) == "rank 1 crashed with SIGABRT"
 
 
 @pytest.mark.parametrize("code", [-9, -15, -2, -1])
@@ -172,7 +175,7 @@ def test_the_memory_killer_is_told_by_the_host() -> None:
     by_log = origin(killed(1, -9), hosts=(HostEvidence("node-1", kernel_log=log),))
     elsewhere = origin(killed(1, -9), hosts=(HostEvidence("node-2", oom_kills=3),))
     assert [(each.cause, each.certainty) for each in (by_count, by_log)] == [("out-of-memory-host", "likely")] * 2
-    assert f"the kernel's log says: {log[0]}" in by_log.because
+    assert MemoryKiller(log[0]) in by_log.because
     assert elsewhere.cause == "killed"
 
 
@@ -237,7 +240,7 @@ def test_ranks_that_fail_alike_are_culprits_together() -> None:
     endings = explain_endings(make.evidence(*(failed(n, "ValueError", "x", *frames, at=5.0 + n) for n in range(3))))
     assert endings.origin is not None
     assert [culprit.rank for culprit in endings.origin.culprits] == [0, 1, 2]
-    assert endings.origin.summary == "ranks 0-2 failed with ValueError in read_config (train.py:3)"
+    assert headline(endings.origin.summary) == "ranks 0-2 failed with ValueError in read_config (train.py:3)"
     assert endings.victims == ()
 
 
@@ -283,7 +286,7 @@ def test_a_pending_exception_is_no_ending_but_can_be_explained() -> None:
     assert explain_endings(seen).origin is None
     finding = explain_exception(rank, pending, seen)
     assert (finding.cause, finding.certainty) == ("exception", "proven")
-    assert "is being handled" in finding.because[0]
+    assert "is being handled" in sentence(finding.because[0])
 
 
 def test_a_rank_that_left_while_others_wait_or_failed_is_listed() -> None:
@@ -304,7 +307,7 @@ def test_leaving_is_placed_at_sys_exit_or_at_the_last_call() -> None:
     silent = make.rank(1, exit=make.ended(0), progress=make.progress(*calls, steps=7))
     finding = explain_left(silent, make.evidence(silent, make.rank(0)), (0,))
     assert (finding.outcome, finding.cause, finding.certainty) == ("hang", "rank-left", "proven")
-    assert finding.culprits[0].doing == "exited with code 0 after step 7"
+    assert doing(finding.culprits[0].doing) == "exited with code 0 after step 7"
     assert finding.culprits[0].where is not None
     assert finding.culprits[0].where.line == 50
     said = make.rank(
@@ -357,14 +360,22 @@ TEXTS = st.sampled_from(
         "The client socket has timed out after 1s", "DataLoader timed out after 5 seconds",
     ]
 ) | st.text(max_size=20)  # fmt: skip
+EARLIER = st.builds(
+    EarlierException,
+    KINDS,
+    TEXTS,
+    st.sampled_from([(), (make.frame("t.py", 1, "f"),), (ALL_REDUCE, make.native("n"))]),
+    st.sampled_from(["cause", "context", "suppressed", "group"]),
+)
 EXCEPTIONS = st.builds(
     RaisedException,
     KINDS,
     TEXTS,
     st.none() | st.floats(0, 100),
     st.sampled_from([(), (make.frame("t.py", 1, "f"),), (ALL_REDUCE, make.native("n"))]),
-    st.sampled_from(["hook", "pending", "output", "error-file"]),
+    st.sampled_from(["hook", "pending", "output", "error-file", "exit", "thread"]),
     st.sampled_from(["MainThread", "Thread-1"]),
+    st.lists(EARLIER, max_size=3).map(tuple),
 )
 EXITS = st.none() | st.builds(
     make.ended,
@@ -390,12 +401,18 @@ def test_any_endings_can_be_explained_and_stopped_ranks_are_never_blamed(all_fie
     stopped = {each.rank for each in seen.ranks if each.exit is not None and each.exit.by_launcher}
     endings = explain_endings(seen)
     blamed = {culprit.rank for culprit in endings.origin.culprits} if endings.origin is not None else set()
+    if endings.origin is not None:
+        assert headline(endings.origin.summary)
+        assert all(map(sentence, endings.origin.because))
+        assert all(map(advise, endings.origin.fix))
     assert not stopped & (blamed | set(endings.left) | set(endings.victims))
     assert not blamed & set(endings.victims)
     for each in seen.ranks:
-        assert explain_left(each, seen, (0,)).culprits[0].rank == each.rank
+        left = explain_left(each, seen, (0,))
+        assert left.culprits[0].rank == each.rank
+        assert all(map(sentence, left.because))
         for exception in each.exceptions:
-            assert explain_exception(each, exception, seen).summary
+            assert headline(explain_exception(each, exception, seen).summary)
 
 
 RAISED_EXITS = "def check(v):\n    if v:\n        raise SystemExit(3)\n\ndef main():\n    raise SystemExit({other})\n"
@@ -433,3 +450,37 @@ def test_errors_of_different_kinds_at_one_moment_are_no_consequences_of_each_oth
     other = failed(1, kind, "b", at=make.NOW - 5 + after, progress=make.progress(made, world=2))
     finding = origin(first, other)
     assert {culprit.rank for culprit in finding.culprits} == culprits
+
+
+def test_of_own_errors_within_a_second_the_first_began_it_though_the_types_are_the_same() -> None:
+    first = failed(2, "ValueError", "bad sample 17", make.frame("data.py", 8, "read"), at=make.NOW - 5.0)
+    later = failed(0, "ValueError", "peer 2 has no metrics", make.frame("train.py", 50, "log"), at=make.NOW - 4.4)
+    endings = explain_endings(make.evidence(later, make.rank(1), first))
+    assert endings.origin is not None
+    assert [culprit.rank for culprit in endings.origin.culprits] == [2]
+    assert endings.victims == (0,)
+    same = failed(0, "ValueError", "bad sample 4", make.frame("other.py", 9, "read"), at=make.NOW - 4.4)
+    assert [culprit.rank for culprit in origin(first, same).culprits] == [2, 0]
+
+
+def test_an_error_right_after_a_broken_collective_waits_for_those_that_had_none() -> None:
+    broken = replace(make.call(0, "all_reduce", make.frame("train.py", 61, "step"), seq=1), failed=True)
+    reacting = failed(
+        0, "TypeError", "no result", make.frame("train.py", 70, "log"), at=make.NOW - 5.0,
+        progress=make.progress(broken, world=2),
+    )  # fmt: skip
+    own = failed(1, "KeyError", "'x'", at=make.NOW - 4.6, progress=make.progress(world=2))
+    assert [culprit.rank for culprit in origin(reacting, own).culprits] == [1]
+
+
+def test_a_killed_rank_is_noticed_a_little_late() -> None:
+    killed_first = killed(1, -9)
+    reacting = failed(0, "ValueError", "peer is silent", at=make.NOW - 0.1, exit=make.ended(1, make.NOW + 1))
+    assert [culprit.rank for culprit in origin(reacting, killed_first).culprits] == [1]
+
+
+def test_clocks_of_two_hosts_do_not_prove_who_was_first() -> None:
+    first = failed(0, "ValueError", "x", at=make.NOW - 5.0)
+    far = failed(1, "KeyError", "y", at=make.NOW - 4.5, host="node-2")
+    assert origin(first, far).certainty == "likely"
+    assert origin(first, replace(far, host="node-1")).certainty == "proven"

@@ -41,13 +41,17 @@ def test_the_rank_whose_call_differs_is_named_and_not_those_that_raised_with_it(
     assert (culprits(verdict), verdict.victims) == ([(2, 7)], (0, 1))
 
 
-def test_one_against_one_names_both_calls() -> None:
+def test_one_against_one_shows_both_sides_and_blames_nobody() -> None:
     verdict = conclude(
         make.evidence(
             stopped(0, 7, text(0, "ALLREDUCE", 1, "BARRIER")), stopped(1, 8, text(1, "BARRIER", 0, "ALLREDUCE"))
         )
     )
-    assert (verdict.certainty, culprits(verdict)) == ("likely", [(0, 7), (1, 8)])
+    assert (verdict.certainty, verdict.culprits) == ("likely", ())
+    assert [(side.ranks, side.where and side.where.line, side.call) for side in verdict.sides] == [
+        ((0,), 7, "ALLREDUCE"),
+        ((1,), 8, "BARRIER"),
+    ]
     assert "BARRIER in step (train.py:8)" in verdict.headline
 
 

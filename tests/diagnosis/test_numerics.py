@@ -5,9 +5,12 @@ from __future__ import annotations
 import factories as make
 import pytest
 
+from rankscope.diagnosis.facts import FACTS
+from rankscope.diagnosis.facts import numbers as facts
 from rankscope.diagnosis.verdict import Verdict
 from rankscope.evidence.model import Checksum, Evidence, Group, NonFinite, RankEvidence
 from rankscope.report.conclude import conclude
+from rankscope.report.words import has_words
 
 BACKWARD = make.frame("train.py", 50, "main")
 STEP = make.frame("train.py", 51, "main")
@@ -53,6 +56,22 @@ def test_bad_input_of_one_rank_outweighs_bad_losses_of_others_in_the_same_step()
     verdict = conclude(running(rank(0, noted("loss")), rank(1, noted("input")), rank(2, noted("loss"))))
     assert verdict.cause == "nan-input"
     assert blamed(verdict) == [1]
+
+
+def test_input_that_was_looked_at_a_step_late_names_its_rank_and_is_not_proven() -> None:
+    late = noted("parameter", 13, local=False)
+    verdict = conclude(running(rank(0, late), rank(1, noted("input", 12, value="inf"), late), rank(2, late)))
+    assert (verdict.cause, verdict.certainty) == ("nan-input", "likely")
+    assert blamed(verdict) == [1]
+    assert verdict.victims == (0, 2)
+    assert verdict.headline.startswith("the input of rank 1 held inf after 12 optimizer steps, in main (train.py:50)")
+    assert any("rank 1 still had its inputs" in reason for reason in verdict.because)
+
+
+def test_input_counts_before_what_the_same_rank_noted_of_that_step_later() -> None:
+    momentum = noted("gradient", 12, local=False)
+    verdict = conclude(running(rank(0, momentum), rank(1, momentum, noted("input", 12)), rank(2, momentum)))
+    assert (verdict.cause, verdict.certainty, blamed(verdict)) == ("nan-input", "likely", [1])
 
 
 def test_earlier_step_counts_whoever_was_read_first() -> None:
@@ -121,6 +140,25 @@ def test_loss_that_is_bad_everywhere_after_values_met_in_the_forward_pass_names_
     verdict = conclude(running(*ranks))
     assert (verdict.cause, verdict.certainty, verdict.culprits) == ("nan-loss", "possible", ())
     assert "all_reduce at forward (model.py:9)" in " ".join(verdict.because)
+
+
+def test_every_fact_about_numbers_has_words() -> None:
+    own = [fact for fact in FACTS.values() if fact.__module__ == facts.__name__]
+    assert len(own) > 10
+    assert [fact.__name__ for fact in own if not has_words(fact)] == []
+
+
+def test_verdict_tells_what_was_noted_as_values() -> None:
+    verdict = conclude(running(rank(0), rank(1, noted("input", names=("batch[0]",))), rank(2)))
+    assert [fact["kind"] for fact in verdict.facts] == ["held-bad", "bad-tensors"]
+    assert verdict.facts[0] == {
+        "kind": "held-bad",
+        "rank": 1,
+        "what": "input",
+        "value": "nan",
+        "step": 12,
+        "detail": "",
+    }
 
 
 def test_program_that_ends_itself_because_of_it_is_no_crash() -> None:

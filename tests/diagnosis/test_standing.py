@@ -7,6 +7,7 @@ from typing import Any
 
 import factories as make
 import pytest
+from in_words import in_words
 
 from rankscope.diagnosis.finding import Finding
 from rankscope.diagnosis.rules.standing.standing import explain_standing
@@ -22,7 +23,8 @@ TCP = "tcp 127.0.0.1:5000 -> 127.0.0.1:9000"
 
 
 def explain(rank: RankEvidence, *others: RankEvidence, **fields: Any) -> Finding:
-    return explain_standing(rank, make.evidence(rank, *others, **fields), waiters=(0, 1, 3))
+    """The finding, with all facts in words."""
+    return in_words(explain_standing(rank, make.evidence(rank, *others, **fields), waiters=(0, 1, 3)))
 
 
 def still(*threads: Any, **fields: Any) -> RankEvidence:
@@ -279,7 +281,7 @@ def test_a_lock_of_the_process_is_told_by_library_frames_or_by_the_line() -> Non
     plain = still(make.stack("train.py", 2, "sync"), processes=make.process("futex"))
     assert explain(plain, source={"train.py": "def sync():\n    with guard:\n        pass\n"}).cause == "lock-wait"
     unknown = explain(plain, source={"train.py": "def sync():\n    encode(text)\n"})
-    assert (unknown.cause, unknown.certainty) == ("blocked-call", "possible")
+    assert (unknown.cause, unknown.certainty) == ("stalled", "likely")
 
 
 def test_the_thread_beside_a_lock_wait_is_mentioned() -> None:
@@ -357,7 +359,7 @@ def test_bytes_or_another_line_are_life_too() -> None:
 
 def test_with_no_evidence_at_all_nothing_is_claimed() -> None:
     finding = explain(make.rank(2, missing={"stacks": "ptrace is not permitted"}))
-    assert (finding.cause, finding.certainty) == ("blocked-call", "possible")
+    assert (finding.cause, finding.certainty) == ("stalled", "possible")
     assert finding.culprits[0].where is None
     assert "stacks could not be had: ptrace is not permitted" in finding.because
 

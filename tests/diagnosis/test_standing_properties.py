@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import factories as make
 from hypothesis import given
 from hypothesis import strategies as st
+from in_words import in_words
 
 from rankscope.diagnosis.rules.standing.standing import explain_standing
 from rankscope.evidence.model import FileLock, RankEvidence, Syscall
@@ -55,12 +58,22 @@ RANKS = st.builds(
 )
 
 
+@given(RANKS)
+def test_a_rank_that_does_not_move_past_the_threshold_is_a_likely_hang(
+    rank: RankEvidence,
+) -> None:
+    still = replace(rank, still_for_s=20.0, processes=tuple(replace(each, cpu_s=5.0) for each in rank.processes))
+    finding = explain_standing(still, make.evidence(still, stall_after_s=10.0), (0, 1))
+    assert finding.outcome == "hang"
+    assert finding.certainty == "likely" or finding.cause == "thread-alive"  # which asks for a thread to name
+
+
 @given(RANKS, st.sets(st.integers(0, 4)).map(tuple), st.none() | st.just(10.0))
 def test_any_evidence_gives_a_finding_about_that_rank(
     rank: RankEvidence, waiters: tuple[int, ...], limit: float | None
 ) -> None:
     seen = make.evidence(rank, stall_after_s=limit)
-    finding = explain_standing(rank, seen, waiters)
+    finding = in_words(explain_standing(rank, seen, waiters))
     assert all(culprit.rank == 2 for culprit in finding.culprits)
     assert finding.culprits
     assert finding.fix

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankscope.diagnosis.rules.numbers.stragglers import between, find_stragglers, sentence, usual_place
+from rankscope.diagnosis.rules.numbers.stragglers import between, find_stragglers, kept_waiting, usual_place
 from rankscope.evidence.model import Phases
 from rankscope.report.conclude import conclude
+from rankscope.report.words import sentence
 
 
 def spent(
@@ -68,7 +69,7 @@ def test_a_second_lost_in_a_long_run_is_nothing() -> None:
 
 def test_sentence_names_rank_victims_seconds_and_phase() -> None:
     times = {0: spent(**USUAL), 1: spent(**{**USUAL, "data": 48.0, "waiting": 2.0}), 2: spent(**USUAL)}
-    text = sentence(find_stragglers(times), [0, 1, 2])
+    text = sentence(kept_waiting(find_stragglers(times), [0, 1, 2]))
     assert text.startswith("rank 1 kept ranks 0, 2 waiting for 38.0 s (38% of the time)")
     assert text.endswith("in loading data")
 

@@ -171,10 +171,14 @@ def test_pipes_and_links_to_nowhere_are_refused_without_waiting(folder: Path) ->
     assert [culprit.rank for culprit in conclude(evidence).culprits] == [2]
 
 
-def test_nothing_but_refused_files_is_an_error_that_names_them(tmp_path: Path) -> None:
+def test_where_nothing_but_refused_files_is_given_they_are_named_and_nothing_is_known(tmp_path: Path) -> None:
     (tmp_path / "rank_0").write_bytes(b"\x80\x02")
-    with pytest.raises(EvidenceError, match="rank_0"):
-        gather([str(tmp_path)])
+    evidence = gather([str(tmp_path)])
+    assert evidence.ranks == ()
+    assert "rank_0" in str(evidence.refused)
+    verdict = conclude(evidence)
+    assert (verdict.outcome, verdict.cause) == ("unknown", None)
+    assert "rank_0" in str(verdict.because)
 
 
 @pytest.mark.parametrize(

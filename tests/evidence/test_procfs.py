@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -321,3 +322,25 @@ def test_system_calls_have_names_on_both_machines(number: int, machine: str, nam
 def test_unknown_system_calls_keep_their_number() -> None:
     assert syscall_name(99999) == "syscall 99999"
     assert syscall_name(0, "riscv64") == "syscall 0"
+
+
+def test_the_main_threads_own_work_is_told_apart_from_that_of_others() -> None:
+    def work() -> None:
+        until = time.thread_time() + 0.05
+        while time.thread_time() < until:
+            pass
+
+    def looked_at() -> tuple[float, float]:
+        sample = procfs.sample_process(os.getpid())
+        assert sample.main_cpu_s is not None
+        return sample.main_cpu_s, sample.cpu_s
+
+    start_main, _ = looked_at()
+    work()
+    worked_main, worked = looked_at()
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    _, beside = looked_at()
+    assert worked_main - start_main >= 0.05
+    assert beside - worked >= 0.03  # ticks of 10 ms

@@ -13,12 +13,10 @@ from pathlib import Path
 
 import pytest
 
-import rankscope
 from rankscope.evidence import stacks
 from rankscope.evidence.model import StackSample
 from rankscope.evidence.procfs import pulse
 from rankscope.evidence.stacks import (
-    is_user_file,
     parse_faulthandler,
     parse_py_spy,
     sample_stacks,
@@ -169,26 +167,6 @@ def test_py_spy_of_a_target_folder_is_found(tmp_path: Path, monkeypatch: pytest.
 def test_broken_answers_are_value_errors(data: bytes) -> None:
     with pytest.raises(ValueError, match="cannot be read"):
         parse_py_spy(data, 1, None)
-
-
-@pytest.mark.parametrize(
-    ("path", "user"),
-    [
-        ("/home/me/project/train.py", True),
-        ("train.py", True),
-        ("/home/me/env/lib/python3.11/site-packages/torch/nn/modules/module.py", False),
-        ("/usr/lib/python3/dist-packages/yaml.py", False),
-        ("/usr/lib/python3.12/threading.py", False),
-        ("/usr/lib64/python3.13t/threading.py", False),
-        ("<frozen importlib._bootstrap>", False),
-        ("<string>", False),
-        ("", False),
-        (str(Path(rankscope.__file__).parent / "probe" / "bootstrap.py"), False),
-        (str(Path(rankscope.__file__).parent) + "_examples/train.py", True),
-    ],
-)
-def test_whose_file_it_is(path: str, user: bool) -> None:
-    assert is_user_file(path) is user
 
 
 def test_reads_a_real_dump_and_takes_the_last_of_several(start: Start) -> None:

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankscope.evidence.model import RaisedException
-from rankscope.evidence.tracebacks import find_tracebacks
+from rankscope.evidence.model import EarlierException, RaisedException
+from rankscope.evidence.tracebacks import find_tracebacks, masked
 
 
 def found_in(text: str) -> tuple[RaisedException, ...]:
@@ -111,9 +111,10 @@ def test_a_real_exception_group_gives_the_group_and_its_members(tmp_path: Path) 
         raise ExceptionGroup("two", [fail(ValueError), fail(OSError)])
         """,
     )
-    assert [exception.type for exception in raised] == ["ExceptionGroup", "ValueError", "OSError"]
-    assert raised[1].frames[0].function == "fail"
-    assert raised[2].message == "it"
+    assert [exception.type for exception in raised] == ["ValueError", "OSError", "ExceptionGroup"]
+    assert [(earlier.type, earlier.led) for earlier in raised[-1].chain] == [("ValueError", "group")]
+    assert raised[0].frames[0].function == "fail"
+    assert raised[1].message == "it"
 
 
 def test_torchs_prefix_and_lines_of_others_in_between() -> None:
@@ -261,3 +262,104 @@ LINES = st.sampled_from(
 def test_any_text_can_be_read(lines: list[str]) -> None:
     for raised in find_tracebacks(lines):
         assert raised.type
+
+
+CHAIN = """
+def read(name):
+    return {}[name]
+def load(name):
+    try:
+        return read(name)
+    except KeyError as error:
+        raise ValueError("no table") from error
+try:
+    load("x")
+except ValueError:
+    raise RuntimeError("training failed")
+"""
+
+
+def test_the_last_of_a_real_chain_carries_what_led_to_it(tmp_path: Path) -> None:
+    *_, last = printed_by(tmp_path, CHAIN)
+    assert [(each.type, each.led) for each in last.chain] == [("KeyError", "cause"), ("ValueError", "context")]
+    assert [(frame.function, frame.line) for frame in last.chain[0].frames] == [("read", 3), ("load", 6)]
+
+
+def test_tracebacks_that_follow_each_other_without_a_link_are_no_chain() -> None:
+    one = 'Traceback (most recent call last):\n  File "/a/train.py", line 3, in load\nKeyError: 1\n\n'
+    first, second = found_in(one + one.replace("3", "7"))
+    assert (first.chain, second.chain) == ((), ())
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exception groups came with Python 3.11")
+def test_the_first_member_of_a_group_brings_its_own_chain(tmp_path: Path) -> None:
+    collected = (
+        "except ValueError as error:\n    first = error\nraise ExceptionGroup('all', [first, OSError('second')])\n"
+    )
+    code = CHAIN.partition("except ValueError:")[0] + collected
+    *_, last = printed_by(tmp_path, code)
+    assert [(each.type, each.led) for each in last.chain] == [("KeyError", "cause"), ("ValueError", "group")]
+
+
+def test_a_chain_inside_the_text_of_another_exception_stays_inside() -> None:
+    inner = """\
+        Traceback (most recent call last):
+          File "/a/data.py", line 3, in load
+        KeyError: 'x'
+
+        During handling of the above exception, another exception occurred:
+
+        Traceback (most recent call last):
+          File "/a/data.py", line 6, in load
+        ValueError: no table
+        """
+    outer = """\
+        Traceback (most recent call last):
+          File "/a/train.py", line 9, in main
+        ValueError: Caught ValueError in DataLoader worker process 0.
+        Original """
+    *_, worker, last = found_in(textwrap.dedent(outer).rstrip("\n") + textwrap.dedent(inner))
+    assert (worker.type, worker.message, [each.type for each in worker.chain]) == (
+        "ValueError",
+        "no table",
+        ["KeyError"],
+    )
+    assert (last.frames[0].line, last.chain) == (9, ())
+
+
+def test_an_indented_traceback_as_in_the_launchers_summary_is_read() -> None:
+    (raised,) = found_in(
+        """\
+        Root Cause (first observed failure):
+        [0]:
+          exitcode  : 1 (pid: 4)
+          traceback : Traceback (most recent call last):
+            File "/a/train.py", line 9, in main
+              load()
+          KeyError: 'x'
+
+        ====
+        """
+    )
+    assert (raised.type, raised.message, raised.frames[0].line) == ("KeyError", "'x'", 9)
+
+
+def test_chains_of_prefixed_lines_are_followed() -> None:
+    text = (
+        'Traceback (most recent call last):\n  File "/a/train.py", line 3, in load\nKeyError: 1\n\n'
+        "The above exception was the direct cause of the following exception:\n\n"
+        'Traceback (most recent call last):\n  File "/a/train.py", line 5, in main\nValueError: bad\n'
+    )
+    *_, last = find_tracebacks([f"[rank1]: {line}" for line in text.splitlines()])
+    assert [(each.type, each.message, each.led) for each in last.chain] == [("KeyError", "1", "cause")]
+
+
+def test_secrets_of_a_chain_are_masked() -> None:
+    error = found_in('Traceback (most recent call last):\n  File "/a.py", line 3, in f\nKeyError: password=hunter2\n')[
+        0
+    ]
+    chained = RaisedException(
+        "E", "token: abc", None, (), "output", chain=(EarlierException(error.type, error.message, error.frames),)
+    )
+    assert "hunter2" not in str(masked(chained))
+    assert "abc" not in str(masked(chained))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from rankscope.diagnosis.facts.run import EndedFirst, LauncherRaised, NeverStarted
+from rankscope.diagnosis.facts.numbers import KeptWaiting
+from rankscope.diagnosis.facts.run import FirstToFail, LauncherRaised, NeverStarted
 from rankscope.diagnosis.finding import Ruling, Suspect
 from rankscope.diagnosis.verdict import Certainty, Outcome, Verdict
 from rankscope.evidence.model import Evidence, RankEvidence
@@ -26,7 +27,7 @@ def ruling(outcome: Outcome, certainty: Certainty = "proven", cause: str | None 
         outcome=outcome,
         cause=None if outcome == "ok" else cause,
         certainty=certainty,
-        summary=EndedFirst(rank, 3),
+        summary=FirstToFail(rank, 3),
         culprits=() if outcome == "ok" else (culprit,),
         world_size=WORLD,
     )
@@ -85,7 +86,7 @@ EVENTS: tuple[on.Event, ...] = (
     on.Looked(ruling("nan"), evidence("non-finite", ranks=1)),
     on.WatchBroke("oops"),
     on.Recovered(12.0),
-    on.StragglersSeen("rank 1 is slow"),
+    on.StragglersSeen(KeptWaiting((1,), (0,), 14.2, 0.31, 1.9, "data", None)),
     ruled("hang", "hang"),
     ruled("hang", "hang", stop=False),
     ruled("crash", "failure"),

@@ -95,6 +95,39 @@ def test_the_argument_that_torchs_spawn_gives_tells_the_rank() -> None:
 
 
 @pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(["sleep", "600"], id="no Python"),
+        pytest.param([sys.executable, "-c", "import time; time.sleep(600)"], id="Python that sleeps"),
+        pytest.param([sys.executable, "-c", "while True: sum(range(1000))"], id="Python at work"),
+    ],
+)
+def test_of_a_process_that_is_no_rank_nothing_is_known(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    names = ("RANK", "WORLD_SIZE", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
+    environment = {name: value for name, value in os.environ.items() if name not in names}
+    process = subprocess.Popen(command, env=environment)
+    try:
+        code = main(["attach", "--json", "--watch", "1", "--pid", str(process.pid)])
+    finally:
+        process.kill()
+        process.wait()
+    verdict: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert (code, verdict["outcome"], verdict["cause"], verdict["culprits"]) == (3, "unknown", None, [])
+    assert f"process {process.pid}" in verdict["headline"]
+    assert "--pid" in str(verdict["next"])
+
+
+def test_where_no_job_runs_nothing_is_known(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("rankscope.report.attach.find_jobs", lambda: ())
+    code = main(["attach", "--json"])
+    verdict: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert (code, verdict["outcome"], verdict["world_size"]) == (3, "unknown", 0)
+    assert verdict["next"]
+
+
+@pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["--pid", "999999999"], "999999999"),

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rankscope.evidence.model import Evidence, RankEvidence
 from rankscope.launch import vital_signs, watch
 from rankscope.launch.events import Event, Looked
 from rankscope.launch.watch import Watcher
@@ -22,7 +23,8 @@ def test_rank_that_reaches_the_threshold_during_a_look_is_looked_at_again(monkey
     def gather(_trigger: str) -> Any:
         looks.append("look")
         process.life_at -= 1.0  # what a look takes
-        return SimpleNamespace(ranks=[SimpleNamespace(rank=0, still_for_s=found[min(len(looks), 2) - 1])])
+        seen = RankEvidence(0, 0, "host", process.pid, 0.0, still_for_s=found[min(len(looks), 2) - 1])
+        return Evidence(1, time.time(), 0.0, "still", 1, (seen,))
 
     job: Any = SimpleNamespace(
         ranks=[process],

@@ -92,6 +92,77 @@ def test_call_is_passed_on_and_its_line_is_the_users(page: Page, recorder: CallR
     assert call.thread == threading.get_native_id()
 
 
+LIBRARY = """
+class LightningModule:
+    def log(self, value):
+        return self._sync(value)
+
+    def _sync(self, value):
+        return reduce(value)
+
+    @property
+    def mean(self):
+        return reduce(3)
+
+def decorated(function):
+    def call(*args):
+        return function(*args)
+    return call
+
+@decorated
+def save(value):
+    return LightningModule().log(value)
+"""
+
+
+def library(recorder: CallRecorder) -> Any:
+    """A class and a function of an installed package, which call the recorded function."""
+    like = compile("0", "/venv/site-packages/torch/c10d_logger.py", "eval")
+    scope: dict[str, Any] = {"reduce": recorder.wrap(all_reduce, like=like)}
+    exec(compile(LIBRARY, "/venv/site-packages/lightning/module.py", "exec"), scope)
+    return scope["LightningModule"], scope["save"]
+
+
+def test_function_of_a_library_between_the_users_line_and_the_call_is_named(page: Page, recorder: CallRecorder) -> None:
+    module, save = library(recorder)
+    for _ in range(2):
+        module().log(1)
+    assert module().mean
+    save(2)
+    calls = recorded(page)
+    qualified = hasattr(save.__code__, "co_qualname")  # Python 3.11 has it
+    names = ["LightningModule.log", "LightningModule.log", "LightningModule.mean", "save"]
+    if not qualified:
+        names = ["log", "log", "mean", "call"]
+    assert [call.through for call in calls] == names
+    assert all(call.site[0].file == __file__ for call in calls)
+
+
+def test_call_straight_from_the_users_line_goes_through_nothing(page: Page, recorder: CallRecorder) -> None:
+    recorder.wrap(all_reduce, like=compile("0", "/venv/site-packages/torch/c10d_logger.py", "eval"))(Tensor())
+    recorder.wrap_plain(lambda: 1, "backward")()
+    assert [(call.through, call.site[0].file) for call in recorded(page)] == [("", __file__)] * 2
+
+
+def test_site_of_an_older_page_goes_through_nothing(page: Page) -> None:
+    """It holds the frames alone; one without frames holds nothing."""
+    old = page.site([("/home/me/train.py", 3, "main"), ("/home/me/train.py", 9, "<module>")])
+    for site in (old, page.site([]), 0):
+        page.enter(page.text("barrier"), 0, 1, site, 1, 0, -1, -1, 0, 0)
+    calls = recorded(page)
+    assert [call.through for call in calls] == ["", "", ""]
+    assert [len(call.site) for call in calls] == [2, 0, 0]
+
+
+def test_frames_of_a_site_are_the_users_wherever_the_program_lies(page: Page) -> None:
+    page.program(("/venv/lib/python3.11/site-packages/trainer/",))
+    site = page.site([("/venv/lib/python3.11/site-packages/trainer/loop.py", 3, "main")], "Trainer.fit")
+    page.enter(page.text("barrier"), 0, 1, site, 1, 0, -1, -1, 0, 0)
+    progress = read_page(Path(page.path)).progress
+    assert progress.program == ("/venv/lib/python3.11/site-packages/trainer/",)
+    assert (progress.calls[0].site[0].user, progress.calls[0].through) == (True, "Trainer.fit")
+
+
 def test_wrapped_function_looks_like_itself(recorder: CallRecorder) -> None:
     wrapped = recorder.wrap(broadcast)
     assert (wrapped.__name__, wrapped.__module__, wrapped.__doc__) == ("broadcast", __name__, broadcast.__doc__)

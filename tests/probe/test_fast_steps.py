@@ -36,16 +36,18 @@ NEVER = 2**63
 class Job:
     """A training loop over a replicated model, with what the probe puts before torch's own functions."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, inputs: int = 4, hidden: int = 8) -> None:
         torch.manual_seed(0)
+        self.inputs = inputs
         self.page = Page(str(folder / "0-1.page"), 0)
         self.clock = PhaseClock(self.page)
         self.beat = self.clock.beat
         self.checks = FiniteChecks(self.page, self.clock)
         self.checks.start(torch)
-        self.model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)))
+        network = nn.Sequential(nn.Linear(inputs, hidden), nn.Tanh(), nn.Linear(hidden, 1))
+        self.model = nn.parallel.DistributedDataParallel(network)
         self.checks.replicated(self.model)
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3)
         first = cast(Any, SimpleNamespace(done_with_batches=True))
         rhythm = Rhythm(self.page, CallRecorder(self.page), first, self.clock, self.checks)
         self.loader = SimpleNamespace(_num_workers=0)
@@ -75,9 +77,13 @@ class Job:
         optimizer.zero_grad()
 
     def step(self, *, bad_input: bool = False) -> None:
-        inputs, _labels = self.fetch([good(bad_input), torch.zeros(6)])
-        self.run_backward((self.forward(inputs).pow(2).mean(),))
+        inputs, _labels = self.fetch([good(bad_input, self.inputs), torch.zeros(6)])
+        self.passes(inputs)
         self.apply()
+
+    def passes(self, *inputs: torch.Tensor) -> None:
+        for each in inputs:
+            self.run_backward((self.forward(each).pow(2).mean(),))
 
     def notes(self) -> tuple[NonFinite, ...]:
         content = read_page(Path(self.page.path)).progress
@@ -85,10 +91,17 @@ class Job:
         return content.non_finite
 
 
-def good(spoiled: bool = False) -> torch.Tensor:
-    values = torch.randn(6, 4)
+def good(spoiled: bool = False, width: int = 4) -> torch.Tensor:
+    values = torch.randn(6, width)
     if spoiled:
         values[4, 1] = math.nan
+    return values
+
+
+def infinite(width: int = 4) -> torch.Tensor:
+    """Tanh hides it: the loss is finite, and so are all gradients but that of the first weight."""
+    values = good(width=width)
+    values[4, 1] = math.inf
     return values
 
 
@@ -100,7 +113,7 @@ def job(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
     elif quick is None:
         pytest.skip("the shortcuts were not compiled: no compiler")
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    yield Job(tmp_path)
+    yield Job(tmp_path, *getattr(request.function, "sizes", ()))
     dist.destroy_process_group()
     # The group goes with the model, and waits for its thread with the GIL held: that one must be done with Python.
     time.sleep(0.05)
@@ -153,21 +166,141 @@ def test_collections_within_a_batch_are_looked_into_when_it_matters(job: Job) ->
     assert job.notes()[0].tensors == ("input[0]['x']",)
 
 
-def test_input_that_the_program_itself_does_not_keep_is_looked_at_and_then_let_go(job: Job) -> None:
-    def loss_of(spoiled: bool) -> tuple[torch.Tensor, weakref.ref[torch.Tensor]]:
-        inputs = good(spoiled) / 2
-        return job.forward(inputs).pow(2).mean(), weakref.ref(inputs)
-
-    loss, inputs = loss_of(False)
-    job.run_backward((loss,))
-    assert inputs() is None
-    job.apply()
-    loss, inputs = loss_of(True)
-    job.run_backward((loss,))
-    assert inputs() is None
+def test_input_that_the_program_itself_does_not_keep_is_looked_at(job: Job) -> None:
+    job.passes(good(True) / 2)
     job.apply()
     (note,) = job.notes()
     assert (note.kind, note.tensors) == ("input", ("input[0]",))
+
+
+def test_inputs_are_kept_for_some_passes_and_then_let_go(job: Job) -> None:
+    def passed() -> weakref.ref[torch.Tensor]:
+        inputs = good() / 2
+        job.passes(inputs)
+        return weakref.ref(inputs)
+
+    job.beat.hold(2)
+    first, second = passed(), passed()
+    assert first() is not None
+    passed()
+    assert first() is None
+    assert second() is not None
+    job.beat.hold(0)
+    assert second() is None
+    assert passed()() is None
+
+
+def test_newest_inputs_stay_when_fewer_are_kept(job: Job) -> None:
+    job.beat.hold(0)
+    for passes, left in ((5, []), (5, [0, 1, 2]), (8, [0, 1, 2]), (2, [1, 2]), (1, [2]), (3, [2]), (0, [])):
+        job.beat.hold(passes)
+        assert [step for step, _ in job.beat.kept] == left
+        if not left and passes:
+            for step in range(3):
+                job.beat.inputs = (good(),)
+                job.beat.pass_over(step)
+    job.beat.hold(3)
+    for step in range(7):
+        job.beat.inputs = (good(),)
+        job.beat.pass_over(step)
+    assert [step for step, _ in job.beat.kept] == [4, 5, 6]
+
+
+def shared(size: int) -> torch.Tensor:
+    return cast(torch.Tensor, torch.zeros(size).share_memory_())  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "passes"),
+    [
+        ((torch.zeros(6, 4), None, 3, "a name"), 8),
+        (({"x": [torch.zeros(6)], "length": torch.ones(6, dtype=torch.int64)},), 8),
+        ((torch.zeros(3 << 20),), 2),
+        ((torch.zeros(9 << 20),), 0),
+        ((torch.zeros(6, requires_grad=True),), 0),
+        ((shared(6),), 1),
+        ((shared(1 << 20),), 0),
+        ((torch.zeros(6), object()), 0),
+        ((torch.zeros(6, dtype=torch.int64),), 0),
+        ((), 0),
+    ],
+)
+def test_inputs_are_kept_where_that_holds_little_alive(tmp_path: Path, inputs: tuple[Any, ...], passes: int) -> None:
+    page = Page(str(tmp_path / "0-1.page"), 0)
+    checks = FiniteChecks(page, PhaseClock(page))
+    checks.start(torch)
+    assert checks.batches.passes_to_keep(inputs) == passes
+
+
+def test_infinite_input_that_a_layer_hides_is_found_with_the_first_gradient(job: Job) -> None:
+    job.step()
+    at = job.page.steps
+    job.passes(infinite())
+    job.apply()
+    (note,) = job.notes()
+    assert (note.kind, note.step, note.value, note.local) == ("input", at, "inf", True)
+    assert note.detail.startswith("1 of 24 values of input[0], in sample 4 of 6 in the batch")
+
+
+def large(test: Any) -> Any:
+    """A bias is watched then, and not the weight."""
+    test.sizes = (64, 512)
+    return test
+
+
+@large
+def test_infinite_input_that_nothing_watched_shows_is_found_a_step_later(job: Job) -> None:
+    job.step()
+    job.beat.full = False
+    at = job.page.steps
+    job.passes(infinite(64))
+    job.apply()
+    assert job.notes() == ()
+    job.step()
+    found, spoiled = job.notes()
+    assert (found.kind, found.step, found.value, found.local) == ("input", at, "inf", True)
+    assert found.tensors == ("input[0]",)
+    assert "in sample 4 of 6 in the batch; parameters that were not finite after it: 0.weight" in found.detail
+    assert found.site[-1].function == "test_infinite_input_that_nothing_watched_shows_is_found_a_step_later"
+    assert (spoiled.kind, spoiled.step, spoiled.local) == ("parameter", at + 1, False)
+    assert list(job.beat.kept) == []
+
+
+@large
+def test_rank_whose_inputs_were_finite_says_so(job: Job) -> None:
+    job.step()
+    job.passes(good(width=64))
+    with torch.no_grad():
+        weight = next(iter(job.model.parameters()))
+        weight.grad = torch.full_like(weight, math.nan)  # what the reduction brought
+    job.apply()
+    job.step()
+    (note,) = job.notes()
+    assert (note.kind, note.local, note.detail) == ("parameter", False, "what it was fed in the step before was finite")
+
+
+@large
+def test_any_pass_of_the_step_before_may_have_had_it(job: Job) -> None:
+    job.step()
+    at = job.page.steps
+    job.passes(good(width=64), infinite(64), good(width=64))
+    job.apply()
+    job.step()
+    assert [(note.kind, note.step) for note in job.notes()] == [("input", at), ("parameter", at + 1)]
+
+
+@large
+def test_infinities_that_came_in_good_steps_too_are_not_blamed(job: Job) -> None:
+    def passes(inputs: torch.Tensor) -> None:
+        job.before_forward(job.model, inputs, infinite(64))
+        job.run_backward((job.model(inputs).pow(2).mean(),))
+        job.apply()
+
+    for _ in range(2):
+        passes(good(width=64))
+    passes(infinite(64))
+    job.step()
+    assert job.notes()[0].tensors == ("input[0]",)
 
 
 def test_bad_loss_of_one_model_is_not_forgotten_over_the_pass_of_another(job: Job) -> None:
@@ -223,6 +356,44 @@ def test_gradient_that_goes_bad_between_two_small_layers_is_seen(job: Job) -> No
 def test_small_parameter_nearest_to_the_input_is_watched(sizes: tuple[int, ...], chosen: int) -> None:
     model = [nn.Parameter(torch.zeros(size)) for size in sizes]
     assert parameters.sentinel_of(model) is model[chosen]
+
+
+@pytest.mark.parametrize(
+    ("shapes", "chosen"),
+    [
+        (((200, 512), (200,), (10, 200)), 0),
+        (((512, 512), (512,), (10, 512)), 1),
+        (((512, 512), (10, 512), (10,)), 0),
+        (((50_000, 64), (512, 64), (64,)), 1),
+        (((64, 3, 7, 7), (64,)), 0),
+    ],
+)
+def test_large_weight_is_watched_where_nothing_small_shows_as_much(
+    shapes: tuple[tuple[int, ...], ...], chosen: int
+) -> None:
+    model = [nn.Parameter(torch.zeros(shape)) for shape in shapes]
+    assert parameters.sentinel_of(model) is model[chosen]
+
+
+def test_gradient_of_a_large_weight_alone_is_seen_before_it_is_reduced(job: Job) -> None:
+    weight = nn.Linear(64, 1000, bias=False)
+    model = nn.parallel.DistributedDataParallel(weight)
+    job.checks.replicated(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+
+    def step(inputs: torch.Tensor) -> None:
+        job.run_backward((cast(torch.Tensor, model(inputs)).square().sum(1).sqrt().sum(),))
+        job.apply(optimizer)
+        job.beat.due = NEVER
+
+    while job.beat.full:
+        step(good(width=64))
+    at = job.page.steps
+    inputs = good(width=64)
+    inputs[2] = 0.0  # where a root has no slope
+    step(inputs)
+    (note,) = job.notes()
+    assert (note.kind, note.step, note.local, note.tensors) == ("gradient", at, True, ("weight",))
 
 
 def test_loss_of_a_fast_step_is_looked_at_where_no_gradient_of_the_model_comes_by(job: Job) -> None:

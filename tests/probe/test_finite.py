@@ -106,6 +106,26 @@ def test_infinite_mask_as_input_is_not_blamed(loop: Loop) -> None:
     assert [(note.kind, note.step) for note in loop.notes()] == [("loss", 1)]
 
 
+def test_infinite_value_among_others_is_blamed_where_inputs_are_usually_finite(loop: Loop) -> None:
+    bad = good()
+    bad[4, 1] = -math.inf
+    loop.train(good())
+    loop.train(bad)
+    (note,) = loop.notes()
+    assert (note.kind, note.step, note.value, note.local) == ("input", 1, "-inf", True)
+    assert "in sample 4 of 6" in note.detail
+
+
+def test_inputs_that_always_held_infinities_are_not_blamed(loop: Loop) -> None:
+    biases = torch.randn(4, 4).masked_fill(torch.ones(4, 4).triu(1).bool(), -math.inf)
+    for bad in (False, False, True):
+        loop.checks.fed("batch", biases)
+        out = loop.model(good()).pow(2).mean()
+        loop.backward(out * math.inf if bad else out)
+        loop.step()
+    assert [note.kind for note in loop.notes()] == ["loss"]
+
+
 def test_gradient_that_is_not_finite_below_a_finite_loss_names_the_parameters(loop: Loop) -> None:
     loop.train(good())
     out = loop.model(good())

@@ -190,7 +190,10 @@ import sys, threading
 from rankscope.probe import listener, page
 listener.start(page.own_pages[0])
 try:
-    raise ValueError("the one behind the wait")
+    try:
+        raise LookupError("the first")
+    except LookupError as error:
+        raise ValueError("the one behind the wait") from error
 finally:
     print("ready", flush=True); sys.stdin.read()
 """
@@ -212,8 +215,9 @@ finally:
         process.communicate()
     (error,) = exceptions
     assert (error.type, error.message, error.thread) == ("ValueError", "the one behind the wait", "MainThread")
+    assert [(each.type, each.message, each.led) for each in error.chain] == [("LookupError", "the first", "cause")]
     (main,) = [thread for thread in sample.threads if thread.main]
-    assert (main.frames[-1].file, main.frames[-1].line) == (str(script), 8)
+    assert (main.frames[-1].file, main.frames[-1].line) == (str(script), 11)
 
 
 _ENDS_AT_ONCE = """
@@ -251,18 +255,3 @@ def test_collective_begun_last_does_not_abort_the_process_on_its_way_out() -> No
         [sys.executable, "-c", _ENDS_AT_ONCE], capture_output=True, text=True, timeout=120, check=True
     )
     assert ended.stdout.split() == ["[0,", *["0,"] * 8, "0]"], ended.stderr
-
-
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="exception groups came with Python 3.11")
-def test_uncaught_exception_group_is_on_the_page_as_its_first_error(tmp_path: Path) -> None:
-    text = (
-        "def load(n):\n    raise LookupError(f'no sample {n}')\n"
-        "errors = []\nfor n in range(2):\n    try:\n        load(n)\n    except LookupError as error:\n"
-        "        errors.append(error)\nraise ExceptionGroup('loading', errors)\n"
-    )
-    ended = run_with_probe(tmp_path, text)
-    assert ended.returncode == 1
-    assert "ExceptionGroup: loading" in ended.stderr
-    (error,) = read_page(only_page(tmp_path)).exceptions
-    assert (error.type, error.message) == ("LookupError", "no sample 0 (and 1 more in one ExceptionGroup)")
-    assert [(frame.line, frame.function) for frame in error.frames] == [(2, "load"), (6, "<module>")]

@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 import torch
 
+from rankscope.probe import parameters
 from rankscope.probe.calls import CallRecorder
 from rankscope.probe.finite import FiniteChecks
 from rankscope.probe.page import Page
@@ -69,6 +70,27 @@ def test_good_numbers_are_told_from_bad_ones(reads: Reader, dtype: torch.dtype, 
 @pytest.mark.parametrize("gradient", [torch.ones(1, 3, 1), torch.ones(4, 3)[1:3], torch.ones(5)[1:4], torch.ones(())])
 def test_numbers_in_a_row_are_read(reads: Reader, gradient: torch.Tensor) -> None:
     assert reads(gradient, LOSS)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(100, 64), (1000, 64), (4096, 20), (64, 3, 7, 7), (2, 3000)])
+def test_bad_row_or_column_of_a_large_gradient_shows(reads: Reader, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """The shortcut and Python read the same."""
+    values = torch.ones(shape, dtype=dtype)
+    rows = values.view(shape[0], -1)
+    apart = -(-shape[0] // 256)
+    cases = {
+        "nothing": (slice(0, 0), slice(None), True),
+        "a column": (slice(None), slice(-1, None), False),
+        "a row that is read": (slice(apart * ((shape[0] - 1) // apart), None), slice(None), False),
+        "what is not read": (slice(1, 2), slice(0, 1), True),
+    }
+    assert parameters.has_edges(values)
+    for row, column, good in cases.values():
+        rows.fill_(1.0)
+        rows[row, column] = math.nan
+        assert reads(values, LOSS) is good
+        assert bool(parameters.edges(torch, values).isfinite().all()) is good
 
 
 def test_part_of_a_tensor_is_all_that_is_read(reads: Reader) -> None:

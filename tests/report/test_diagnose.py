@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import pickle
+import re
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +26,7 @@ from rankscope.report.conclude import conclude
 def verdict_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
     code = main(["diagnose", "--json", *arguments])
     verdict: dict[str, Any] = json.loads(capsys.readouterr().out)
-    assert code == (0 if verdict["outcome"] == "ok" else 1)
+    assert code == {"ok": 0, "unknown": 3}.get(verdict["outcome"], 1)
     return verdict
 
 
@@ -120,10 +123,42 @@ def test_words_of_victims_alone_blame_nobody(tmp_path: Path, capsys: pytest.Capt
     assert (verdict["certainty"], verdict["culprits"]) == ("possible", [])
 
 
-def test_a_log_in_which_all_goes_well_is_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def steps_until(end: float) -> str:
+    """Thirty steps of four ranks, one a second, the last at `end`."""
+    times = [time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(end - 29 + second)) for second in range(30)]
+    return "".join(f"[rank{rank}]: {at} step {400 + n}\n" for n, at in enumerate(times) for rank in range(4))
+
+
+def test_a_log_in_which_all_ranks_count_steps_up_to_now_is_well(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     log = tmp_path / "train.log"
-    log.write_text("".join(step(rank, f"02:00:{second:02d}") for second in range(30) for rank in range(4)))
+    log.write_text(steps_until(time.time()))
+    verdict = verdict_of(capsys, str(log))
+    assert (verdict["outcome"], verdict["certainty"]) == ("ok", "possible")
+    assert "429" in verdict["headline"]
+
+
+def test_steps_that_ended_an_hour_ago_do_not_tell_how_the_job_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "train.log"
+    log.write_text(steps_until(time.time() - 3000))
+    os.utime(log, (time.time() - 3000,) * 2)
+    verdict = verdict_of(capsys, str(log))
+    assert (verdict["outcome"], verdict["cause"], verdict["culprits"]) == ("unknown", None, [])
+    assert "steps up to 429" in str(verdict["because"])
+    assert verdict["alternatives"]
+    log.write_text(log.read_text() + "".join(f"[rank{rank}]: Training finished\n" for rank in range(4)))
     assert verdict_of(capsys, str(log))["outcome"] == "ok"
+
+
+def test_lines_that_keep_coming_without_counting_anything_are_no_progress(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "train.log"
+    log.write_text(re.sub(r"step \d+", "waiting for the lock", steps_until(time.time())))
+    assert verdict_of(capsys, str(log))["outcome"] == "unknown"
 
 
 def test_standard_input_is_read_in_place_of_a_file(
@@ -244,8 +279,7 @@ def test_one_look_at_stacks_proves_no_health(tmp_path: Path, capsys: pytest.Capt
             f"    {call} (torch/distributed/distributed_c10d.py:3245)\n    step (/home/me/train.py:{10 + rank})\n"
         )
     verdict = verdict_of(capsys, str(tmp_path))
-    assert verdict["culprits"] == []
-    assert verdict["certainty"] == "possible"
+    assert (verdict["outcome"], verdict["certainty"], verdict["culprits"]) == ("unknown", "possible", [])
     assert "twice" in str(verdict["next"])
 
 

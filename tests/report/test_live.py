@@ -6,10 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from rankscope.diagnosis.facts.numbers import KeptWaiting
 from rankscope.diagnosis.verdict import Culprit, Verdict, Where
 from rankscope.report import live
+from rankscope.report.words import sentence
 
 CULPRIT = Culprit(1, "node", 7, "rank", Where("/home/me/train.py", 88, "push"), "waiting")
+SLOW = KeptWaiting((1,), (0,), 14.2, 0.31, 1.9, "data", None)
 HANG = Verdict(2, "hang", "stalled", "proven", (CULPRIT,), (0,), "rank 1 is stuck.", (), (), detected_after_s=1.84)
 
 
@@ -30,7 +33,7 @@ HANG = Verdict(2, "hang", "stalled", "proven", (CULPRIT,), (0,), "rank 1 is stuc
         ),
         (live.Ending(replace(HANG, culprits=()), "the job"), "HANG (stopping the job; the report follows)"),
         (live.Noticed(HANG), "note: rank 1 is stuck. The job is watched."),
-        (live.Slowed("rank 1 kept rank 0 waiting"), "note: rank 1 kept rank 0 waiting. The job goes on."),
+        (live.Slowed(SLOW), f"note: {sentence(SLOW)}. The job goes on."),
         (live.GoesOn(41.7), "the job goes on after 42 s of stillness"),
         (live.LastLook(15), "SIGTERM: taking a last look, then stopping the ranks (again: stop at once)"),
         (live.StoppedAtOnce(), "stopped at once"),

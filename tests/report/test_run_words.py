@@ -23,7 +23,7 @@ def test_fact_has_words(fact: type[Fact]) -> None:
 
 
 def test_words_of_ends() -> None:
-    stuck = run.Meanwhile(run.EndedFirst(1, -9), 1, (0, 2), victims_failed=False)
+    stuck = run.Meanwhile(run.FirstToFail(1, -9), 1, (0, 2), victims_failed=False)
     assert sentence(run.StoppedBySignal(2, stuck)) == (
         "the job was stopped by SIGINT. At that moment rank 1 ended first, by SIGKILL; ranks 0, 2 wait for it"
     )
@@ -55,7 +55,7 @@ def test_same_error_of_many_ranks_is_one_fact_and_many_errors_are_few() -> None:
 
 def test_notes_are_said_once_and_never_repeat_the_headline() -> None:
     verdict = Verdict(2, "ok", None, "proven", (), (), "all is well.", (), (), notes=("one",))
-    assert annotated(verdict, ["two", "one", "all is well.", run.WentOn(3.0)]).notes == (
+    assert annotated(verdict, ["two", "one", "all is well.", run.CameBack(3.0)]).notes == (
         "one",
         "two",
         "the job goes on after 3 s of stillness",

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rankscope.diagnosis import views
-from rankscope.diagnosis.finding import Ruling
+from rankscope.diagnosis.advice import Advice
+from rankscope.diagnosis.facts.seen import EndedMeanwhile, Looked, NoRank, NoRankFound, NoRankVariable
+from rankscope.diagnosis.finding import Possibility, Ruling
 from rankscope.diagnosis.rules.standing.stand import movement
+from rankscope.diagnosis.seen import as_seen, could_not_read, unknown
 from rankscope.evidence.model import Evidence, RankEvidence
 
-_MOST_SHOWN = 8
 _SHORT_OF_IT = 0.8
 """Samples take time themselves: a rank that was still for that share of the look was still all the time."""
 
@@ -28,24 +30,28 @@ def _still_for(seen: RankEvidence) -> float | None:
 
 
 def as_watched(ruling: Ruling, evidence: Evidence) -> Ruling:
-    """Where nothing is wrong, what was seen of each rank: a short look at a job proves no more than that."""
+    """Where nothing is wrong, what was seen of each rank: a short look at a job proves no more than that. `ok` where
+    every rank went on meanwhile; where one stood still, could not be read or ended, nobody can tell."""
     if ruling.outcome != "ok":
         return ruling
-    alive = [seen for seen in evidence.ranks if views.alive(seen)]
-    moving = [seen.rank for seen in alive if views.moving(seen)]
-    still = [seen.rank for seen in alive if not views.moving(seen)]
-    parts = [f"{views.ranks_text(moving)} {views.verb(moving, 'move')}"] if moving else []
-    if still:
-        parts.append(f"{views.ranks_text(still)} stood still meanwhile, but nothing shows that somebody waits for them")
-    because = [f"rank {seen.rank}{_place(seen)}: {'; '.join(movement(seen))}" for seen in alive[:_MOST_SHOWN]]
-    return replace(
-        ruling,
-        certainty="likely",
-        summary=f"nothing wrong is seen: {', and '.join(parts)}." if parts else "no rank of the job is left.",
-        because=tuple(because),
-    )
+    ended = tuple(seen.rank for seen in evidence.ranks if not views.alive(seen))
+    if ended or not evidence.ranks:
+        return unknown(ruling, EndedMeanwhile(ended), (), (Advice("exit-code-of-launcher"), Advice("give-logs")))
+    return as_seen(ruling, evidence)
 
 
-def _place(seen: RankEvidence) -> str:
-    at = views.current_where(seen)
-    return f" at {views.place(at)}" if at is not None else ""
+def as_no_rank(ruling: Ruling, evidence: Evidence, command: str) -> Ruling:
+    """Of processes that nothing shows to be ranks, whatever they do. What a rule made of them stays an alternative."""
+    pids = tuple(seen.pid for seen in evidence.ranks)
+    looked = tuple(Looked(seen.rank, views.current_where(seen), movement(seen)) for seen in evidence.ranks[:4])
+    unread = could_not_read(list(evidence.ranks))
+    because = (NoRankVariable(pids), *((unread,) if unread is not None else looked))
+    others = (Possibility(ruling.cause, "possible", ruling.summary),) if ruling.cause is not None else ()
+    steps = (Advice("give-ranks-by-pid"), Advice("run-with-rankscope"))
+    return unknown(ruling, NoRank(pids, command), because, steps, others)
+
+
+def nobody_found() -> Ruling:
+    """No rank was there to be looked at."""
+    blank = Ruling(outcome="unknown", cause=None, certainty="possible", summary=NoRankFound())
+    return unknown(blank, NoRankFound(), (), (Advice("give-ranks-by-pid"), Advice("attach-as-its-user")))

@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-from rankscope.diagnosis import views
-from rankscope.diagnosis.code import CodeReader
+from rankscope.diagnosis.code import Branch, CodeReader
 from rankscope.diagnosis.divergence import Divergence, Side, event_of, site_key
+from rankscope.diagnosis.facts import Fact
+from rankscope.diagnosis.facts.calls import Alone, Condition, Effect, NewWay
 from rankscope.diagnosis.timeline import COVERING, POINT_TO_POINT, Event
+from rankscope.diagnosis.verdict import Where
+from rankscope.diagnosis.views import where
 from rankscope.diagnosis.waits import State
-from rankscope.evidence.model import Call
+from rankscope.evidence.model import Call, Frame
 
 _ON_RANK = 10.0
 """The call is reserved for some ranks, or some ranks return before it: the source says who."""
@@ -40,14 +43,14 @@ class Blame:
     """They made a call that the others did not make; otherwise they passed by one."""
     reserved: bool
     """A condition on the rank in the source decided it."""
-    reasons: tuple[str, ...]
+    reasons: tuple[Fact, ...]
 
 
 def blame(divergence: Divergence, states: dict[int, State], code: CodeReader) -> Blame:
     """Which side took the wrong way: by the branch its call stands under, then by number, then by habit."""
     sides = divergence.sides
     scores: dict[int, float] = {}
-    reasons: dict[int, list[str]] = {}
+    reasons: dict[int, list[Fact]] = {}
     extra: dict[int, bool] = {}
     for index in range(len(sides)):
         scores[index], reasons[index], extra[index] = _score(index, divergence, states, code)
@@ -67,7 +70,7 @@ def blame(divergence: Divergence, states: dict[int, State], code: CodeReader) ->
 
 def _score(
     index: int, divergence: Divergence, states: dict[int, State], code: CodeReader
-) -> tuple[float, list[str], bool]:
+) -> tuple[float, list[Fact], bool]:
     """How much speaks for this side being the wrong one; whether it is for a call it made or for one it passed by."""
     side = divergence.sides[index]
     others = [other for number, other in enumerate(divergence.sides) if number != index]
@@ -81,13 +84,12 @@ def _score(
     total = sum(len(each.ranks) for each in divergence.sides)
     if 2 * max(len(other.ranks) for other in others) > total:
         score += _MINORITY
-        reasons = [*reasons, f"{views.ranks_text(side.ranks)} left the way that the other ranks of the group took"]
+        reasons = [*reasons, Alone(side.ranks, sum(len(other.ranks) for other in others))]
     times = _ways(divergence, states)
     if times and not times[index]:
         habit = max(made for number, made in enumerate(times) if number != index)
         if habit >= _HABIT:
-            text = f"the way of {views.ranks_text(side.ranks)} was new; the other had been taken {habit} times before"
-            reasons = [*reasons, text]
+            reasons = [*reasons, NewWay(side.ranks, habit)]
         score += _HABITUAL if habit >= _HABIT else _NOVEL if habit else 0.0
     return score, reasons, extra and bool(own or not passed)
 
@@ -163,7 +165,7 @@ def _outer_calls(state: State) -> tuple[Call, ...]:
     return tuple(call for call in calls if call.depth == 0 and (call.group or call.op in COVERING))[-_REMEMBERED:]
 
 
-def _for_the_call(side: Side, others: list[Side], code: CodeReader) -> tuple[float, list[str]]:
+def _for_the_call(side: Side, others: list[Side], code: CodeReader) -> tuple[float, list[Fact]]:
     found = code.guard(side.site) if side.site else None
     if found is None:
         return 0, []
@@ -172,21 +174,16 @@ def _for_the_call(side: Side, others: list[Side], code: CodeReader) -> tuple[flo
         return 0, []  # what most ranks do is the rule, and the condition an exception from it
     if not branch.on_rank and any(_earlier(other.event, side.event) for other in others):
         return 0, []  # the ways had parted before this condition
-    shared = any(
-        frame.file == other.file
-        and code.around(other).function == code.around(frame).function
-        and any(guard.node == branch.node and guard.side == branch.side for guard in code.around(other).guards)
-        for side_ in others
-        for other in side_.site
-    )
-    if shared:
+    if any(code.stands_under(found, other.site) for other in others):
         return 0, []
-    text = f"the call stands under `if {branch.test}` ({frame.file.rsplit('/', 1)[-1]}:{branch.line})"
-    if branch.side == "orelse":
-        text = (
-            f"the call stands in the else branch of `if {branch.test}` ({frame.file.rsplit('/', 1)[-1]}:{branch.line})"
-        )
-    return (_ON_RANK if branch.on_rank else _CONDITION), [text]
+    reason = condition(frame, branch, "leads-to", side.ranks)
+    return (_ON_RANK if branch.on_rank else _CONDITION), [reason]
+
+
+def condition(frame: Frame, branch: Branch, effect: Effect, ranks: tuple[int, ...]) -> Condition:
+    """What a condition in the function of a frame did for these ranks."""
+    at = Where(frame.file, branch.line, frame.function)
+    return Condition(branch.test, branch.kind, branch.quote, at, effect, ranks, where(frame))
 
 
 def _earlier(one: Event | None, other: Event | None) -> bool:
@@ -227,8 +224,8 @@ def _full_key(call: Call) -> tuple[str, tuple[tuple[str, int], ...]]:
 
 def _for_passing_by(
     side: Side, others: list[Side], states: dict[int, State], code: CodeReader
-) -> tuple[float, list[str]]:
-    best: tuple[float, list[str]] = (0, [])
+) -> tuple[float, list[Fact]]:
+    best: tuple[float, list[Fact]] = (0, [])
     for other in others:
         guarded = code.guard(other.site) if other.site else None
         if guarded is not None and guarded[1].on_rank:
@@ -236,9 +233,7 @@ def _for_passing_by(
             # these ranks had always made it themselves.
             if best[0] < _ON_RANK and (_most(other, [side, *others]) or _broke_habit(side, other, states)):
                 frame, branch = guarded
-                name = frame.file.rsplit("/", 1)[-1]
-                kept = f"`if {branch.test}` ({name}:{branch.line}) keeps {views.ranks_text(side.ranks)} from {name}"
-                best = (_ON_RANK, [f"{kept}:{frame.line}"])
+                best = (_ON_RANK, [condition(frame, branch, "keeps-from", side.ranks)])
             continue
         found = code.way_past(other.site) if other.event is not None else None
         if found is None:
@@ -246,11 +241,7 @@ def _for_passing_by(
         frame, branch = found
         weight = _ON_RANK if branch.on_rank else _WAY_PAST
         if weight > best[0]:
-            name = frame.file.rsplit("/", 1)[-1]
-            best = (
-                weight,
-                [f"`if {branch.test}: {branch.side}` ({name}:{branch.line}) leads past {name}:{frame.line}"],
-            )
+            best = (weight, [condition(frame, branch, "leads-past", side.ranks)])
     return best
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from rankscope.diagnosis import views
+from rankscope.diagnosis.facts import Fact
+from rankscope.diagnosis.facts.seen import AllWell, RunsOn
 from rankscope.diagnosis.finding import Finding, Ruling
 from rankscope.diagnosis.rules.crashes.endings import Endings
+from rankscope.diagnosis.seen import as_seen
 from rankscope.diagnosis.waits import WaitGraph
 from rankscope.evidence.model import Evidence
 
@@ -38,7 +38,7 @@ def compose(finding: Finding, evidence: Evidence, graph: WaitGraph, endings: End
     )
 
 
-def _hosts(finding: Finding, evidence: Evidence) -> tuple[str, ...]:
+def _hosts(finding: Finding, evidence: Evidence) -> tuple[Fact, ...]:
     """Where the culprits run, said only where there is more than one machine."""
     if len(evidence.nodes) < 2:
         return ()
@@ -46,7 +46,7 @@ def _hosts(finding: Finding, evidence: Evidence) -> tuple[str, ...]:
     for culprit in finding.culprits:
         if culprit.rank is not None and culprit.host is not None:
             by_host.setdefault(culprit.host, []).append(culprit.rank)
-    return tuple(f"{views.ranks_text(ranks)} {views.verb(ranks, 'run')} on {host}" for host, ranks in by_host.items())
+    return tuple(RunsOn(tuple(ranks), host) for host, ranks in by_host.items())
 
 
 def _since(finding: Finding, evidence: Evidence) -> float | None:
@@ -75,43 +75,15 @@ def exit_codes(evidence: Evidence) -> dict[int, int | None]:
 
 
 def fine(evidence: Evidence) -> Ruling:
+    """No rule finds anything wrong. Of a run that is watched that is enough; files must show that the job was well."""
     ruling = Ruling(
         outcome="ok",
         cause=None,
         certainty="proven",
-        summary=f"all {evidence.world_size} ranks are well.",
+        summary=AllWell(evidence.world_size),
         world_size=evidence.world_size,
         started_at=evidence.started_at,
         ended_at=evidence.collected_at,
         exit_codes=exit_codes(evidence),
     )
-    if not evidence.trigger.startswith("files") or all(seen.exit is not None for seen in evidence.ranks):
-        return ruling
-    # Files show what a job did up to then; that it went on nobody saw.
-    unfinished = _unfinished(evidence)
-    open_ = f"; {views.ranks_text(unfinished)} had not finished a call when they were written" if unfinished else ""
-    return replace(
-        ruling,
-        certainty="possible",
-        summary=f"nothing in these files shows that something is wrong{open_}.",
-        because=tuple(unfinished.values())[:8],
-        next=_more_of(evidence),
-    )
-
-
-def _unfinished(evidence: Evidence) -> dict[int, str]:
-    """Rank → the collective that it was in, in words."""
-    found: dict[int, str] = {}
-    for seen in evidence.ranks:
-        for call in seen.collectives[-1:]:
-            if not call.retired and call.state != "completed":
-                at = views.where(views.innermost_user_frame(call.frames))
-                place = f" at {views.place(at)}" if at is not None else ""
-                found[seen.rank] = f"rank {seen.rank} was in {call.op} {call.seq} of group {call.group}{place}"
-    return found
-
-
-def _more_of(evidence: Evidence) -> tuple[str, ...]:
-    if not any(seen.stacks for seen in evidence.ranks):
-        return ()
-    return ("take the stacks twice, some seconds apart, and give both: one look does not tell slow from stuck",)
+    return as_seen(ruling, evidence) if evidence.trigger.startswith("files") else ruling

@@ -54,6 +54,43 @@ def find_divergence(group: str, states: dict[int, State]) -> Divergence | None:
     return Divergence(group=group, seq=first + parting.at, sides=sides, agreed=parting.at)
 
 
+def find_divergence_of_programs(group: str, states: dict[int, State]) -> Divergence | None:
+    """The same over all calls that the members of the group made, in whatever group: in a run of equal calls of one
+    group, those of other groups show where one is missing. None where a rank's record does not reach back to the start,
+    or the ranks part in another group's call."""
+    members = {
+        rank: calls
+        for rank in members_of(group, states)
+        if rank in states and (calls := _whole_program(states[rank])) is not None
+    }
+    items = _Items()
+    parting = align({rank: [items.item(event) for event in calls] for rank, calls in members.items()})
+    if parting is None or all(each.kind in (None, "unclear") for each in parting.classes):
+        return None
+    sides = []
+    for found in parting.classes:
+        event = None if found.absent else members[found.ranks[0]][parting.at]
+        sides.append(Side(found.ranks, event, event.site if event is not None else (), found.kind, found.count))
+    made = next((side.event for side in sides if side.event is not None and side.event.group == group), None)
+    if made is None or not all(any(_alike(made, event) for event in c[: parting.at]) for c in members.values()):
+        return None  # a call that some ranks never make, having another part in the job
+    return Divergence(group, made.seq, tuple(sides), parting.at)
+
+
+def _alike(one: Event, other: Event) -> bool:
+    return one.op == other.op and one.site == other.site
+
+
+def _whole_program(state: State) -> list[Event] | None:
+    """Every collective that the rank made from Python, in order; names of groups differ between ranks and are no part
+    of what is compared."""
+    progress = state.seen.progress if state.seen is not None else None
+    if state.seen is None or progress is None or not progress.calls or progress.calls[0].index != 0:
+        return None
+    events = [event for group in calls_timeline(state.seen).events.values() for event in group.values()]
+    return sorted(events, key=lambda event: event.at)
+
+
 def _side(parting: Parting, number: int, group: str, first: int, states: dict[int, State]) -> Side:
     found = parting.classes[number]
     seq = first + parting.at
@@ -72,9 +109,9 @@ class _Items:
 
     def of(self, state: State, group: str, first: int) -> list[Item | None]:
         events = state.timeline.events.get(group, {}) if state.timeline is not None else {}
-        return [self._item(events.get(seq)) for seq in range(first, max(events, default=first - 1) + 1)]
+        return [self.item(events.get(seq)) for seq in range(first, max(events, default=first - 1) + 1)]
 
-    def _item(self, event: Event | None) -> Item | None:
+    def item(self, event: Event | None) -> Item | None:
         return None if event is None else Item(event.signature(), self._path(event.site), event.step)
 
     def _path(self, site: tuple[Frame, ...]) -> Site:

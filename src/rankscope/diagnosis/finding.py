@@ -27,7 +27,7 @@ class Suspect:
     process: ProcessKind
     where: Where | None
     doing: str | Fact
-    stage: str | None = None
+    stage: str | Fact | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,9 @@ class Finding:
     victims: tuple[int, ...] | None = None
     """Where the rule knows better than the wait-for graph who suffered."""
     since: float | None = None
-    """When it began, where the rule knows it."""
+    """The last progress of the culprits, where the rule knows it better than their pages."""
+    began: float | None = None
+    """When the cause itself came about, however long the job went on after it."""
     next: tuple[str | Advice, ...] = ()
     """Steps that would confirm it, where it is not proven."""
     ways: tuple[Way, ...] = ()
@@ -105,5 +107,5 @@ class Ruling:
     messages: tuple[KnownMessage, ...] = ()
     refused: tuple[str, ...] = ()
     next: tuple[str | Advice, ...] = ()
-    stages: dict[int, str] = field(default_factory=dict)
+    stages: dict[int, Fact] = field(default_factory=dict)
     ways: tuple[Way, ...] = ()

@@ -183,9 +183,9 @@ class _Alignment:
         found: list[tuple[int, int, int, _Edit]] = []
         first = classes[0][0]
         for ranks in classes[1:]:
-            edit = self._by_steps(first, ranks[0], at)
-            if edit is not None:
-                found.append((edit[0], first, ranks[0], edit[1]))
+            by_steps = self._by_steps(first, ranks[0], at)
+            if by_steps is not None:
+                found.append((by_steps[0], first, ranks[0], by_steps[1]))
         for doubt, one, other in self._doubtful:
             sides = {next(number for number, ranks in enumerate(classes) if rank in ranks) for rank in (one, other)}
             edits = [e for e in self._edits(one, other, doubt) if e.kind in ("extra", "skipped") and e.to_the_end]
@@ -259,7 +259,7 @@ class _Alignment:
         while length < most and one + length < len(mine) and two + length < len(theirs):
             if not self._same(mine[one + length], theirs[two + length]):
                 return length, steps, False
-            steps += my_steps[one + length] == their_steps[two + length]
+            steps += my_steps[one + length] == their_steps[two + length] >= 0
             length += 1
         ended = one + length >= len(mine) or two + length >= len(theirs)
         return length, steps, ended

@@ -49,6 +49,8 @@ class SignOfLife:
     silent_s: float | None
     """Up to the last line of any rank."""
     line: str
+    ago_s: float | None = None
+    """Up to when the logs were read."""
 
 
 @dataclass(frozen=True, slots=True)

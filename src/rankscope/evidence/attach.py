@@ -12,6 +12,7 @@ from pathlib import Path
 from rankscope.errors import EvidenceError
 from rankscope.evidence import flight, procfs
 from rankscope.evidence.collect import JobFacts, KnownRank, collect
+from rankscope.evidence.installed_program import with_program
 from rankscope.evidence.jobs import FoundJob, FoundRank
 from rankscope.evidence.model import Evidence, Exit, RankEvidence
 from rankscope.evidence.worker_socket import read_worker_socket
@@ -40,7 +41,7 @@ def take_evidence(job: FoundJob, watch_s: float) -> Evidence:
     evidence = collect(
         facts, lambda: _known(job), "attach", samples=samples, gap_s=watch_s / (samples - 1), pause=False
     )
-    ranks = [_with_record(seen, job, asked) for seen in evidence.ranks]
+    ranks = [with_program(_with_record(seen, job, asked)) for seen in evidence.ranks]
     return replace(evidence, ranks=tuple(ranks))
 
 

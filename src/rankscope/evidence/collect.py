@@ -14,6 +14,7 @@ from pathlib import Path
 from rankscope.errors import EvidenceError
 from rankscope.evidence import flight, gpus, kernel, pages, procfs, sources, stacks, tracebacks
 from rankscope.evidence.comm_logs import comm_lines
+from rankscope.evidence.installed_program import with_program
 from rankscope.evidence.model import (
     SCHEMA,
     ChildProcess,
@@ -105,7 +106,8 @@ def collect(
         recorded = {rank: future.result() for rank, future in recorders.items()}
         answered = {rank: future.result() for rank, future in answers.items()}
     newest = {known.rank: known for known in ranks()}
-    seen = tuple(_finish(facts, look, newest.get(look.known.rank, look.known), recorded, answered) for look in looks)
+    finished = (_finish(facts, look, newest.get(look.known.rank, look.known), recorded, answered) for look in looks)
+    seen = tuple(map(with_program, finished))
     return Evidence(
         schema=SCHEMA,
         collected_at=time.time(),
@@ -274,12 +276,12 @@ def _finish(
         exceptions += answer[0]
         if not stack_samples:
             stack_samples.append(answer[1])
-    if known.exit is not None and known.exit.code != 0 and not exceptions:
-        exceptions += tracebacks.find_tracebacks(known.error_tail)
+    printed = [tracebacks.masked(error) for error in _printed(known)]
     if known.exit is None:
         # Of a rank that lives on, only what ended one of its other threads is news; the main thread goes on.
-        printed = tracebacks.find_tracebacks(known.error_tail)
         exceptions += [error for error in printed if error.thread != "MainThread"]
+    elif known.exit.code != 0 and not any(error.source == "hook" for error in exceptions):
+        exceptions += printed
     return RankEvidence(
         rank=known.rank,
         local_rank=known.local_rank,
@@ -302,6 +304,11 @@ def _finish(
         still_for_s=known.still_for_s,
         missing=missing,
     )
+
+
+def _printed(known: KnownRank) -> tuple[RaisedException, ...]:
+    """Tracebacks that the rank wrote; a program may also print those that it caught to its ordinary output."""
+    return tracebacks.find_tracebacks(known.error_tail) or tracebacks.find_tracebacks(known.output_tail)
 
 
 def _crash_stack(page: Path | None, known: KnownRank) -> tuple[Frame, ...]:
@@ -355,7 +362,7 @@ def _frames_of(ranks: Sequence[RankEvidence]) -> list[Frame]:
         for stack in seen.stacks[-1:]:
             frames += (frame for thread in stack.threads for frame in thread.frames)
         for error in seen.exceptions:
-            frames += error.frames
+            frames += (*error.frames, *(frame for earlier in error.chain for frame in earlier.frames))
         for call in seen.progress.calls[-200:] if seen.progress is not None else ():
             frames += call.site
     return [frame for frame in frames if frame.user]

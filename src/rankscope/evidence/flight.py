@@ -11,7 +11,7 @@ import msgspec
 
 from rankscope.errors import EvidenceError
 from rankscope.evidence.model import Collective, Frame, Group
-from rankscope.evidence.stacks import is_user_file
+from rankscope.whose_code import is_user_file
 
 PLAIN_NAMES = {
     "all_reduce_barrier": "barrier",

@@ -81,6 +81,8 @@ class ProcessSample:
     sleeps: int | None = None
     """How often the main thread has gone to sleep so far: in one long wait once, in a loop of short ones again and
     again."""
+    main_cpu_s: float | None = None
+    """Processor time of the main thread alone, to the nanosecond; None where the kernel does not tell."""
     unsent_bytes: int = 0
     """Given to TCP connections, and not yet taken by their other ends."""
     network_bytes: int | None = None
@@ -127,6 +129,9 @@ class Call:
     """The user's frames above the call, innermost first."""
     note: str = ""
     """The awaited store key, and the like."""
+    through: str = ""
+    """The library's function that the innermost frame of `site` called, where that is not the call itself:
+    `LightningModule.log`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,6 +295,20 @@ class Progress:
     """The first optimizer step has been made."""
     declared_step: int | None = None
     """What the program itself said with `rankscope.step(n)`."""
+    program: tuple[str, ...] = ()
+    """Folders of the program itself, where it was installed like a library: their files are the user's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierException:
+    """One of the exceptions that led to another."""
+
+    type: str
+    message: str
+    frames: tuple[Frame, ...]
+    led: str = "context"
+    """How the next one came of it: `cause` (`raise ... from`), `context` (raised while this one was being handled),
+    `suppressed` (the same, but with `from None`), `group` (the next is a group of which this is the first member)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,8 +318,11 @@ class RaisedException:
     at: float | None
     frames: tuple[Frame, ...]
     source: str
-    """`hook`: uncaught; `pending`: being handled while the evidence was taken; `output`: read off a traceback."""
+    """`hook`: uncaught; `thread`: it ended a thread; `exit`: being handled when the program ended itself; `pending`:
+    being handled while the evidence was taken; `output`: read off a traceback; `error-file`: written by torch."""
     thread: str = "MainThread"
+    chain: tuple[EarlierException, ...] = ()
+    """What led to it, the first that was raised first; the exception itself is not among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,6 +354,8 @@ class Log:
     """The last lines."""
     exceptions: tuple[RaisedException, ...] = ()
     """Tracebacks after which nothing much was written: with them the program ended, or this part of it."""
+    written_at: float | None = None
+    """When the newest of the files was written last; None where it came through a pipe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,6 +395,9 @@ class RankEvidence:
     environment: dict[str, str] = field(default_factory=dict)
     still_for_s: float | None = None
     """Seconds without any sign of life (processor time, I/O, moving stack, progress) up to the collection."""
+    earlier_stacks: tuple[StackSample, ...] = ()
+    earlier_processes: tuple[ProcessSample, ...] = ()
+    """From the looks before this one, since the rank made progress last; of stacks the main thread alone."""
     missing: dict[str, str] = field(default_factory=dict)
 
 
@@ -450,3 +477,5 @@ class Evidence:
     """Lines of logs that belong to no known rank: the launcher's, the kernel's."""
     refused: tuple[str, ...] = ()
     """Files that could not be used, each with the reason."""
+    read_at: float | None = None
+    """When files were read: up to then nothing more had been written to them."""

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from rankscope.evidence.model import Frame, Group, NonFinite, RaisedException
-from rankscope.evidence.stacks import is_user_file
+from dataclasses import replace
+
+from rankscope.evidence.model import EarlierException, Frame, Group, NonFinite, RaisedException
+from rankscope.mask import mask_text
 from rankscope.probe import page as layout
+from rankscope.whose_code import is_user_file
+
+_SOURCES = {layout.EXCEPTION: "hook", layout.EXCEPTION_AT_EXIT: "exit", layout.EXCEPTION_OF_THREAD: "thread"}
 
 
 class Heap:
@@ -13,7 +18,7 @@ class Heap:
     def __init__(self) -> None:
         self._entries: list[tuple[bytes, str]] = []
         self.bytes_read = 0
-        self._sites: dict[int, tuple[Frame, ...]] = {}
+        self._sites: dict[int, tuple[tuple[Frame, ...], str]] = {}
 
     def extend(self, data: bytes) -> None:
         """Takes whole entries from the bytes that follow those read so far; what is cut off comes next time."""
@@ -33,13 +38,26 @@ class Heap:
         return ""
 
     def site(self, number: int) -> tuple[Frame, ...]:
+        return self._site(number)[0]
+
+    def through(self, number: int) -> str:
+        """The library's function that the site's innermost frame called; empty where it made the call itself."""
+        return self._site(number)[1]
+
+    def _site(self, number: int) -> tuple[tuple[Frame, ...], str]:
         known = self._sites.get(number)
         if known is None:
-            known = ()
+            known = (), ""
             if 0 < number < len(self._entries) and self._entries[number][0] == layout.SITE:
-                known = frames_of(self._entries[number][1].split(layout.SEPARATOR))
+                parts = self._entries[number][1].split(layout.SEPARATOR)
+                known = _site_frames(parts), parts[-1] if len(parts) % 3 == 1 else ""
             self._sites[number] = known
         return known
+
+    def program(self) -> tuple[str, ...]:
+        """Where the program itself lies, if it was installed like a library."""
+        told = self._of(layout.PROGRAM)
+        return tuple(told[-1].split(layout.SEPARATOR)) if told else ()
 
     def groups(self) -> tuple[Group, ...]:
         found: dict[str, Group] = {}
@@ -50,20 +68,7 @@ class Heap:
         return tuple(found.values())
 
     def exceptions(self) -> tuple[RaisedException, ...]:
-        found = []
-        for payload in self._of(layout.EXCEPTION):
-            kind, message, at, thread, *frames = payload.split(layout.SEPARATOR)
-            found.append(
-                RaisedException(
-                    type=kind,
-                    message=message,
-                    at=int(at) / 1e9,
-                    frames=frames_of(frames),
-                    source="hook",
-                    thread=thread,
-                )
-            )
-        return tuple(found)
+        return tuple(_raised(payload, _SOURCES[entry]) for entry, payload in self._entries if entry in _SOURCES)
 
     def non_finite(self) -> tuple[NonFinite, ...]:
         found = []
@@ -79,7 +84,7 @@ class Heap:
                     count=int(count),
                     local=local == "1",
                     detail=detail,
-                    site=frames_of(frames),
+                    site=_site_frames(frames),
                 )
             )
         return tuple(found)
@@ -91,8 +96,32 @@ class Heap:
         return [payload for entry, payload in self._entries if entry == kind]
 
 
+def _raised(payload: str, source: str) -> RaisedException:
+    own, *earlier = payload.split(layout.EARLIER)
+    kind, message, at, thread, *frames = own.split(layout.SEPARATOR)
+    return RaisedException(
+        type=kind,
+        message=mask_text(message),
+        at=int(at) / 1e9,
+        frames=frames_of(frames),
+        source=source,
+        thread=thread,
+        chain=tuple(map(_earlier, earlier)),
+    )
+
+
+def _earlier(payload: str) -> EarlierException:
+    led, kind, message, *frames = payload.split(layout.SEPARATOR)
+    return EarlierException(kind, mask_text(message), frames_of(frames), led)
+
+
 def frames_of(parts: list[str]) -> tuple[Frame, ...]:
     return tuple(
         Frame(function=function, file=file, line=int(line) if line.isdigit() else 0, user=is_user_file(file))
         for file, line, function in zip(parts[0::3], parts[1::3], parts[2::3], strict=False)
     )
+
+
+def _site_frames(parts: list[str]) -> tuple[Frame, ...]:
+    """Of a site the probe wrote the user's frames alone."""
+    return tuple(replace(frame, user=True) for frame in frames_of(parts))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import socket
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rankscope.errors import EvidenceError
 from rankscope.evidence.model import (
     Call,
     Checksum,
+    EarlierException,
     Loader,
     Phases,
     Progress,
@@ -20,6 +21,7 @@ from rankscope.evidence.model import (
 )
 from rankscope.evidence.page_heap import Heap, frames_of
 from rankscope.evidence.stages import read_stages
+from rankscope.mask import mask_text
 from rankscope.probe import page as layout
 from rankscope.probe.listener import RECORD
 
@@ -100,6 +102,7 @@ def read_page(path: Path, *, newest_calls: int = layout.RING_SLOTS) -> PageConte
         loader=_read_loader(data, heap),
         exit_site=heap.site(exit_site),
         exit_note=heap.text(exit_note),
+        program=heap.program(),
         finalizing=bool(flags & layout.FINALIZING),
         probe_errors=heap.errors(),
         non_finite=heap.non_finite(),
@@ -142,6 +145,7 @@ def _read_calls(data: bytes, total: int, heap: Heap, newest: int) -> tuple[Call,
                 numel=numel,
                 dtype=heap.text(dtype),
                 site=heap.site(site),
+                through=heap.through(site),
                 note=heap.text(note),
             )
         )
@@ -201,9 +205,10 @@ def ask_listener(path: Path, *, at: float, timeout_s: float = 1.0) -> tuple[tupl
         ]
         frames = frames_of(rest)
         if kind == "X":
-            exceptions.append(
-                RaisedException(type=name, message=message, at=None, frames=frames, source="pending", thread=thread)
-            )
+            exceptions.append(RaisedException(name, mask_text(message), None, frames, source="pending", thread=thread))
+        elif kind == "C" and exceptions:
+            earlier = EarlierException(name, mask_text(message), frames, led=thread)
+            exceptions[-1] = replace(exceptions[-1], chain=(*exceptions[-1].chain, earlier))
         elif kind == "S":
             threads.append(Thread(tid=0, name=thread, main=thread == "MainThread", frames=frames))
     return tuple(exceptions), StackSample(at=at, threads=tuple(threads), source="listener")

@@ -19,13 +19,7 @@ from typing import Any
 import msgspec
 
 from rankscope.evidence.model import Frame, StackSample, Thread
-
-_INSTALLED = re.compile(r"/(?:site-packages|dist-packages)/|/lib(?:64)?/python3\.\d+t?/")
-# Under both names where the package is reached through a link.
-_OWN_FOLDERS = tuple(
-    os.path.join(folder, "") for folder in (Path(__file__).parents[1], os.path.realpath(Path(__file__).parents[1]))
-)
-_PROBE_FOLDERS = tuple(os.path.join(folder, "probe", "") for folder in _OWN_FOLDERS)
+from rankscope.whose_code import absolute, is_user_file
 
 _THREAD_HEAD = re.compile(
     r"^(?P<current>Current thread|Thread) 0x(?P<tid>[0-9a-fA-F]+)(?: \[(?P<name>.*)\])?"
@@ -62,19 +56,6 @@ def find_py_spy() -> str | None:
         if program.is_file() and os.access(program, os.X_OK):
             return str(program)
     return shutil.which("py-spy")
-
-
-def is_user_file(path: str) -> bool:
-    """Whether a file is the user's own: neither the standard library, nor installed, nor Rankscope itself.
-
-    An installed package is the user's where it is the program that was started (`--module`), the probe excepted.
-    """
-    if not path or path.startswith("<") or path.startswith(_PROBE_FOLDERS):
-        return False
-    program = os.environ.get("RANKSCOPE_PROGRAM")
-    if program and path.startswith(tuple(program.split(os.pathsep))):
-        return True
-    return not _INSTALLED.search(path) and not path.startswith(_OWN_FOLDERS)
 
 
 def parse_py_spy(data: bytes, pid: int, working_directory: str | None) -> tuple[Thread, ...]:
@@ -203,8 +184,8 @@ def _frame(entry: dict[str, Any], cwd: str | None) -> Frame:
     file = str(entry["filename"] or "")
     # Only native frames come with the shared object that they belong to.
     native = entry["module"] is not None
-    if file and not native and cwd is not None and not file.startswith(("/", "<")):
-        file = os.path.normpath(os.path.join(cwd, file))
+    if not native and cwd is not None:
+        file = absolute(file, cwd)
     return Frame(str(entry["name"]), file, int(entry["line"]), not native and is_user_file(file), native)
 
 

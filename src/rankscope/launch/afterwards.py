@@ -10,7 +10,7 @@ from pathlib import Path
 from rankscope.diagnosis.facts import Fact
 from rankscope.diagnosis.facts.run import ProbeFailed, UnusedLosses
 from rankscope.diagnosis.probe_failures import probe_failures
-from rankscope.diagnosis.rules.numbers.stragglers import sentence as kept_waiting
+from rankscope.diagnosis.rules.numbers.stragglers import kept_waiting
 from rankscope.diagnosis.verdict import Straggler, Verdict
 from rankscope.errors import EvidenceError
 from rankscope.evidence.pages import Heartbeat, read_heartbeat, read_page

@@ -16,11 +16,11 @@ from dataclasses import replace
 from typing import Any
 
 from rankscope.diagnosis.facts.run import (
+    CameBack,
     EvidenceElsewhere,
     LookFailed,
     NobodyNamed,
     SaidMeanwhile,
-    WentOn,
 )
 from rankscope.diagnosis.finding import Ruling
 from rankscope.diagnosis.verdict import Certainty, Verdict
@@ -135,7 +135,7 @@ def _stragglers_seen(state: State, event: on.StragglersSeen) -> Step:
 def _recovered(state: State, event: on.Recovered) -> Step:
     if state.phase != "running" or state.reported is None:
         return state, ()
-    state = replace(state, reported=None, notes=(*state.notes, WentOn(event.after_s)))
+    state = replace(state, reported=None, notes=(*state.notes, CameBack(event.after_s)))
     if state.found_for == "hang":
         state = replace(state, found=None, found_for=None)
     return state, (on.Tell(live.GoesOn(event.after_s)),)

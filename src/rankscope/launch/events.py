@@ -78,7 +78,7 @@ class Recovered:
 
 @dataclass(frozen=True, slots=True)
 class StragglersSeen:
-    said: str | Fact
+    said: Fact
 
 
 @dataclass(frozen=True, slots=True)

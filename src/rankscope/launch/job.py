@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rankscope.diagnosis.rules.standing.stages import stage_words
+from rankscope.diagnosis.rules.standing.stages import stage_of
 from rankscope.errors import EvidenceError
 from rankscope.evidence import kernel
 from rankscope.evidence.collect import JobFacts, KnownRank, collect, find_page
@@ -19,6 +19,7 @@ from rankscope.evidence.pages import read_page
 from rankscope.launch.events import End
 from rankscope.launch.nodes.exchange import Exchange
 from rankscope.launch.output import OutputPump
+from rankscope.report.words import sentence
 
 
 @dataclass(slots=True)
@@ -131,12 +132,12 @@ class Job:
             if page is None:
                 continue
             try:
-                text = stage_words(read_page(page, newest_calls=0).progress)
+                stage = stage_of(read_page(page, newest_calls=0).progress)
             except EvidenceError as error:
                 self.note_problem(str(error))
                 continue
-            if text is not None:
-                found[process.rank] = text
+            if stage is not None:
+                found[process.rank] = sentence(stage)
         return found
 
     def gather(self, trigger: str) -> Evidence | None:

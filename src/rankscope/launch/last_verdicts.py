@@ -11,8 +11,8 @@ from rankscope.diagnosis.facts import Fact
 from rankscope.diagnosis.facts.run import (
     BeforeThat,
     EarlierAttempt,
-    EndedFirst,
     EndedWell,
+    FirstToFail,
     LauncherRaised,
     Meanwhile,
     NeverStarted,
@@ -97,7 +97,7 @@ def undiagnosed(world_size: int, ends: Sequence[End]) -> Ruling:
         outcome="crash",
         cause="exit-code",
         certainty="possible",
-        summary=EndedFirst(first.rank, first.code or 0),
+        summary=FirstToFail(first.rank, first.code or 0),
         because=(OnlyExitCodes(),),
         fix=(Advice("read-output"),),
         world_size=world_size,

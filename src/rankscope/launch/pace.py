@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rankscope.diagnosis.facts import Fact
-from rankscope.diagnosis.rules.numbers.stragglers import between, find_stragglers, usual_place
-from rankscope.diagnosis.rules.numbers.stragglers import sentence as kept_waiting
+from rankscope.diagnosis.rules.numbers.stragglers import between, find_stragglers, kept_waiting, usual_place
 from rankscope.diagnosis.verdict import Straggler, Where
 from rankscope.diagnosis.views import where
 from rankscope.errors import EvidenceError
@@ -35,7 +34,7 @@ class Pace:
         """A new set of ranks runs."""
         self._base, self._before, self._places, self._told = {}, set(), {}, False
 
-    def glance(self, now: Mapping[int, Phases | None], pids: Mapping[int, int]) -> str | Fact | None:
+    def glance(self, now: Mapping[int, Phases | None], pids: Mapping[int, int]) -> Fact | None:
         """Takes what the pages say now; `pids` are those of the same ranks. Whom the others keep waiting for, once per
         attempt."""
         current = {rank: phases for rank, phases in now.items() if phases is not None}

@@ -5,24 +5,65 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
+import re
+import shutil
+
+from rankscope.whose_code import program_of
 
 PROGRAM_VARIABLE = "RANKSCOPE_PROGRAM"
-"""Folders of the program's package, for the probe and for whoever reads stacks."""
+"""Folders of the program's package, for the probe, which notes them on its page for whoever reads stacks."""
+_SCRIPT_IMPORTS = re.compile(rb"^from ([\w.]+) import \w+|^import ([\w.]+)", re.MULTILINE)
+_SCRIPT_BYTES = 4096
 
 
 def name_program(options: argparse.Namespace) -> None:
-    """Notes in the environment what `--module NAME` stands for.
+    """Notes in the environment what `--module NAME`, or a console script, stands for.
 
     A module that is handed a script (a launcher, a debugger, a profiler) is not the program; the script is.
     """
     os.environ.pop(PROGRAM_VARIABLE, None)
-    if not options.module or any(argument.endswith(".py") for argument in options.training_script_args):
+    if any(argument.endswith(".py") for argument in options.training_script_args):
         return
-    top = options.training_script.partition(".")[0]
+    folders = _folders(options)
+    if folders:
+        os.environ[PROGRAM_VARIABLE] = os.pathsep.join(sorted(folders))
+
+
+def _folders(options: argparse.Namespace) -> set[str]:
+    if options.module:
+        return _package_folders(options.training_script.partition(".")[0])
+    if options.no_python:
+        package = _package_of_script(options.training_script)
+        # One that was installed with `pip install -e` is the user's by its place already.
+        return {folder for folder in _package_folders(package) if program_of(folder)} if package else set()
+    return set(program_of(os.path.abspath(options.training_script)))
+
+
+def _package_folders(top: str) -> set[str]:
     try:
         spec = importlib.util.find_spec(top)
     except (ImportError, ValueError):
-        return  # the ranks will say so
-    if spec is not None and spec.submodule_search_locations:
-        folders = {form for path in spec.submodule_search_locations for form in (path, os.path.realpath(path))}
-        os.environ[PROGRAM_VARIABLE] = os.pathsep.join(sorted(os.path.join(folder, "") for folder in folders))
+        return set()  # the ranks will say so
+    if spec is None:
+        return set()
+    if not spec.submodule_search_locations:
+        return set(program_of(spec.origin or ""))
+    folders = {form for path in spec.submodule_search_locations for form in (path, os.path.realpath(path))}
+    return {os.path.join(folder, "") for folder in folders}
+
+
+def _package_of_script(name: str) -> str:
+    """The package that a console script calls; empty for any other program."""
+    path = shutil.which(name)
+    if path is None:
+        return ""
+    try:
+        with open(path, "rb") as file:
+            head = file.read(_SCRIPT_BYTES)
+    except OSError:
+        return ""
+    if not head.startswith(b"#!") or b"python" not in head.partition(b"\n")[0]:
+        return ""
+    names = [(first or second).decode() for first, second in _SCRIPT_IMPORTS.findall(head)]
+    called = [name.partition(".")[0] for name in names if name not in ("sys", "re")]
+    return called[0] if called else ""

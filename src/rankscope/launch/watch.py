@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from rankscope.diagnosis.finding import Ruling
+from rankscope.evidence.history import with_earlier
 from rankscope.evidence.model import Evidence, RankEvidence
 from rankscope.launch.events import Event, Looked, Recovered, StragglersSeen, WatchBroke
 from rankscope.launch.job import Job, RankProcess
@@ -47,6 +48,8 @@ class _Episode:
     too_early: set[int] = field(default_factory=set)
     """Ranks whose stillness was still below it in what the last look found: they may have reached it meanwhile, but the
     verdict does not know."""
+    seen: Evidence | None = None
+    """What the last look saw, with what it knew of those before."""
 
 
 @dataclass(slots=True)
@@ -163,6 +166,7 @@ class Watcher:
         episode.next_look = now + min(max(now - episode.since, 0.5), _LATE_LOOK_S)
         if evidence is None:
             return
+        episode.seen = evidence = with_earlier(evidence, episode.seen)
         episode.too_early = {
             seen.rank for seen in evidence.ranks if seen.still_for_s is not None and seen.still_for_s < self.threshold()
         }

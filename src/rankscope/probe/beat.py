@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import mmap
 import weakref
+from collections import deque
 from types import ModuleType
 from typing import Any, cast
 
@@ -56,8 +57,21 @@ class Beat:
         self.inputs: tuple[Any, ...] = ()
         """Of the model called last, where losses are looked at late: a backward pass lets go of those that the program
         itself does not keep."""
+        self.kept: deque[tuple[int, tuple[Any, ...]]] = deque(maxlen=0)
+        """Steps and inputs of the passes before; as many as `hold` says."""
         self.place: Place = NOWHERE
         """Where the last backward pass came from."""
+
+    def hold(self, passes: int) -> None:
+        """The inputs of so many passes are kept alive from now on."""
+        if passes != self.kept.maxlen:
+            self.kept = deque(self.kept, maxlen=passes)
+
+    def pass_over(self, step: int) -> None:
+        """The inputs of the pass have been used, in that step."""
+        if self.inputs:
+            self.kept.append((step, self.inputs))
+            self.inputs = ()
 
     def use(self, page: mmap.mmap) -> None:
         """Shortcuts write to this page from now on."""

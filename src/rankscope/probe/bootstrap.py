@@ -11,6 +11,7 @@ from rankscope.probe.first_step import FirstStep
 from rankscope.probe.hooks import TorchHooks
 from rankscope.probe.imports import ImportWatch
 from rankscope.probe.page import Page, own_pages
+from rankscope.probe.sites import Sites, program
 from rankscope.probe.stage_calls import watch_calls
 from rankscope.probe.stages import StageBook
 
@@ -30,11 +31,13 @@ def start() -> None:
     page = Page(_page_path(folder), _rank())
     own_pages.append(page)
     page.stage("started")
+    if program():
+        page.program(program())
     signals.allow_tracing(page)
     signals.die_with_launcher(os.environ.get(LAUNCHER_VARIABLE, ""))
     signals.write_stacks(page)
     calls = CallRecorder(page)
-    book = StageBook(page, calls.sites())
+    book = StageBook(page, Sites(page))  # a stage begins before the library's function that its calls go through
     BOOKS.append(book)
     book.mark("Script started", "started", None)
     status_watch.remember()
@@ -50,7 +53,7 @@ def start() -> None:
     if lock:
         imports.lock(import_lock.HEAVY, import_lock.ImportLock(lock, book, page.rank).around)
     imports.install()
-    exits.note(page, calls.sites(), book)
+    exits.note(page, calls.sites(), book, imports)
     # A forked child shares the page's memory; it must not write into its parent's story.
     os.register_at_fork(after_in_child=page.detach)
 
@@ -74,6 +77,8 @@ def _joining(page: Page, folder: str) -> None:
     if page.detached:
         page.attach(_page_path(folder))
         signals.write_stacks(page)
+    if program():
+        page.program(program())  # by now Python has found it, if the launcher had not
     listener.start(page)
 
 

@@ -9,21 +9,21 @@ import os
 import sys
 import time
 from _sitebuiltins import Quitter
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any, NoReturn
 
-from rankscope.probe.page import FINALIZING, Page
-from rankscope.probe.sites import Sites, is_own_file, traceback_frames
+from rankscope.probe import raised
+from rankscope.probe.imports import ImportWatch
+from rankscope.probe.page import EXCEPTION_AT_EXIT, EXCEPTION_OF_THREAD, FINALIZING, Page
+from rankscope.probe.sites import Sites, is_own_file
 from rankscope.probe.stages import StageBook
 
 _GLOO_THREAD = "pt_gloo_runloop"
 _PATIENCE_S = 0.2
 _PAUSE_S = 0.002
-_GROUP: type[BaseException] | None = getattr(builtins, "BaseExceptionGroup", None)
-"""Python 3.11 has them."""
 
 
-def note(page: Page, sites: Sites, book: StageBook) -> None:
+def note(page: Page, sites: Sites, book: StageBook, imports: ImportWatch) -> None:
     """Hangs itself into the interpreter's ways out; each does what it did before."""
     noted: list[BaseException] = []
     previous_hook = sys.excepthook
@@ -31,33 +31,35 @@ def note(page: Page, sites: Sites, book: StageBook) -> None:
     quitters = type(getattr(builtins, "exit", None))
     interactive = quitters.__call__
 
-    def record(error: BaseException | None, traceback: TracebackType | None) -> None:
+    def record(error: BaseException | None) -> None:
         if error is None or any(error is known for known in noted):
             return
         noted.append(error)
-        first, others = _first_of_group(error)
-        if first is not error:
-            traceback = first.__traceback__
-        told = f"{first} (and {others} more in one {type(error).__name__})" if others else str(first)
-        page.exception(_name(type(first)), told, "MainThread", traceback_frames(traceback))
+        raised.write(page, error)
+
+    def leaving(how: str) -> None:
+        page.leaving(sites.number(sys._getframe(4)), how)
+        handled = sys.exc_info()[1]
+        if handled is not None and not isinstance(handled, SystemExit):
+            raised.write(page, handled, entry=EXCEPTION_AT_EXIT)
 
     def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> Any:
-        _guarded(page, lambda: record(error, traceback))
+        _guarded(page, lambda: record(error))
         _guarded(page, lambda: _hide_ourselves(error, set()))
         return previous_hook(kind, error, error.__traceback__ if traceback is not None else None)
 
     @functools.wraps(leave)
     def sys_exit(status: Any = None, /) -> NoReturn:
-        _guarded(page, lambda: page.leaving(sites.number(sys._getframe(3)), f"sys.exit({status!r:.80})"))
+        _guarded(page, lambda: leaving(f"sys.exit({status!r:.80})"))
         leave(status)
 
     @functools.wraps(leave_at_once)
     def os_exit(status: int) -> NoReturn:
-        _guarded(page, lambda: page.leaving(sites.number(sys._getframe(3)), f"os._exit({status!r:.80})"))
+        _guarded(page, lambda: leaving(f"os._exit({status!r:.80})"))
         leave_at_once(status)
 
     def quitter(self: Any, code: Any = None) -> NoReturn:
-        _guarded(page, lambda: page.leaving(sites.number(sys._getframe(3)), f"{self.name}({code!r:.80})"))
+        _guarded(page, lambda: leaving(f"{self.name}({code!r:.80})"))
         interactive(self, code)
         raise SystemExit(code)
 
@@ -66,7 +68,7 @@ def note(page: Page, sites: Sites, book: StageBook) -> None:
         page.stage("exiting")
         # A program may have replaced sys.excepthook; the interpreter remembers the exception all the same.
         last = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-        _guarded(page, lambda: record(last, getattr(last, "__traceback__", None)))
+        _guarded(page, lambda: record(last))
         if page.steps and not noted:
             book.training_finished()
         _guarded(page, let_gloo_finish)
@@ -77,6 +79,20 @@ def note(page: Page, sites: Sites, book: StageBook) -> None:
     if quitters is Quitter:  # exit() and quit(), which are there unless Python runs without its site module
         Quitter.__call__ = functools.wraps(interactive)(quitter)  # type: ignore[method-assign]
     atexit.register(at_exit)
+    imports.when_imported("threading", lambda threading: _note_ends_of_threads(threading, page))
+
+
+def _note_ends_of_threads(threading: ModuleType, page: Page) -> None:
+    previous = threading.excepthook
+
+    def hook(args: Any) -> Any:
+        if args.exc_value is not None and not isinstance(args.exc_value, SystemExit):
+            name = getattr(args.thread, "name", None) or "a thread"
+            _guarded(page, lambda: raised.write(page, args.exc_value, name, EXCEPTION_OF_THREAD))
+            _guarded(page, lambda: _hide_ourselves(args.exc_value, set()))
+        return previous(args)
+
+    threading.excepthook = hook  # type: ignore[attr-defined]
 
 
 def let_gloo_finish() -> None:
@@ -134,28 +150,8 @@ def _hide_ourselves(error: BaseException | None, seen: set[int]) -> None:
     _hide_ourselves(error.__context__, seen)
 
 
-def _first_of_group(error: BaseException) -> tuple[BaseException, int]:
-    """The first error of an exception group, which says what went wrong and where; and how many more there are."""
-    leaves: list[BaseException] = []
-    queue = [error]
-    while queue:
-        each = queue.pop(0)
-        inner = getattr(each, "exceptions", None) if _GROUP is not None and isinstance(each, _GROUP) else None
-        if inner:
-            queue = [*inner, *queue]
-        else:
-            leaves.append(each)
-    return leaves[0], len(leaves) - 1
-
-
 def _guarded(page: Page, action: Any) -> None:
     try:
         action()
     except Exception as error:  # noqa: BLE001  noted on the page and shown in the report
         page.error(f"noting an exit failed: {type(error).__name__}: {error}")
-
-
-def _name(kind: type[BaseException]) -> str:
-    return (
-        kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
-    )

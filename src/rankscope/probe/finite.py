@@ -1,9 +1,10 @@
 """Notices the first loss, gradient or parameter that is not finite, without waiting for a GPU and at next to no cost.
 
-Every step: the loss that is handed to backward(), and one small gradient near the model's input, taken before it is
-reduced with other ranks. Whatever goes wrong deeper in a backward pass flows on to there. All gradients are looked at
-in samples, as a fixed share of the time allows. Only when one of these is bad the rest is searched: inputs, parameters,
-and every gradient by name. What an optimizer never applies (a scaler that skips the step, a program that does) is no
+Every step: the loss that is handed to backward(), and one gradient near the model's input, or what shows of it, taken
+before it is reduced with other ranks. Whatever goes wrong deeper in a backward pass flows on to there. All gradients
+are looked at in samples, as a fixed share of the time allows. Only when one of these is bad the rest is searched:
+inputs, parameters, and every gradient by name; where parameters turn out to be bad, also the inputs of the step before,
+which are kept for that. What an optimizer never applies (a scaler that skips the step, a program that does) is no
 incident.
 """
 
@@ -15,18 +16,19 @@ import time
 import weakref
 from collections.abc import Callable
 from types import CodeType, FrameType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 from rankscope.probe import parameters, replicas
 from rankscope.probe.batches import Batches
 from rankscope.probe.beat import has_shortcuts
 from rankscope.probe.device_clock import DeviceClock
 from rankscope.probe.late_values import LateValues
-from rankscope.probe.page import Page
+from rankscope.probe.page import COUNTERS_WORD, Page
 from rankscope.probe.phases import PhaseClock
 from rankscope.probe.replicas import CHECKSUM_EVERY, Replica
 from rankscope.probe.shortcuts import quick
 from rankscope.probe.sites import is_user_file, user_frames
+from rankscope.probe.suspicion import About, Frames, LateChecksum, Suspicion, of_inputs
 
 _SHARE = 0.0003
 """Of the time, for looking at all gradients."""
@@ -34,34 +36,8 @@ _GPU_PAUSE_S = 2.0
 _MOST_SEARCHES = 8
 """A program may live with losses that are not finite; searching each time would slow it down."""
 
+_STEPS_WORD = COUNTERS_WORD + 1
 _LATE_ORDER = ("parameter", "loss", "gradient", "gradients")
-
-Frames = tuple[tuple[str, int, str], ...]
-
-
-class _About(NamedTuple):
-    """What a number that comes late says something of."""
-
-    kind: str
-    step: int
-    backward: int
-    """Number of the backward pass."""
-    frames: Frames
-
-
-class _LateChecksum(NamedTuple):
-    step: int
-    group: str
-    name: str
-
-
-class _Suspicion(NamedTuple):
-    kind: str
-    step: int
-    value: str
-    tensors: tuple[str, ...] = ()
-    detail: str = ""
-    frames: Frames = ()
 
 
 class FiniteChecks:
@@ -76,11 +52,9 @@ class FiniteChecks:
         self.looking = False
         """From the import of torch until a note was left (what follows is its consequence) or a hook failed."""
         self._late: LateValues | None = None
-        self.batches = Batches()
-        self.suspicion: _Suspicion | None = None
+        self.batches = Batches(self._beat)
+        self.suspicion: Suspicion | None = None
         self._searches = 0
-        self._usual_inputs = False
-        """Inputs held NaN while all was well: they do by design."""
         self.optimizers: dict[int, weakref.ref[Any]] = {}
         """By their identity, those that made a step."""
         self._sentinel: weakref.ref[Any] | None = None
@@ -95,6 +69,7 @@ class FiniteChecks:
         self._torch = torch
         self.looking = True
         self.tensor = torch.Tensor
+        self.batches.torch = torch
         self._beat.watch(torch)
         self._modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
         self._transformed: Callable[[], bool] = torch._C._are_functorch_transforms_active
@@ -102,8 +77,16 @@ class FiniteChecks:
     # What the hooks call.
 
     def fed(self, label: str, value: Any) -> None:
-        """A batch came from a loader, or a model is about to be called with these."""
+        """A batch came from a loader, or a model was called with these."""
         self._guarded(self.batches.note, self._page.steps, label, value)
+
+    def model_fed(self, inputs: tuple[Any, ...]) -> None:
+        """A model is about to be called with these, in a step that is watched in full."""
+        self._guarded(self._note_inputs, inputs)
+
+    def _note_inputs(self, inputs: tuple[Any, ...]) -> None:
+        self.batches.note(self._page.steps, "input", inputs)
+        self._beat.hold(self.batches.passes_to_keep(inputs) if self._beat.deferring else 0)
 
     def backward_begins(self, args: tuple[Any, ...]) -> None:
         if not self.looking:
@@ -150,8 +133,12 @@ class FiniteChecks:
         except Exception as error:  # noqa: BLE001  noted on the page and shown in the report
             self._give_up(error)
 
-    def _give_up(self, error: Exception) -> None:
+    def _end(self) -> None:
         self.looking = False
+        self._beat.hold(0)
+
+    def _give_up(self, error: Exception) -> None:
+        self._end()
         self._page.error(f"watching for non-finite values ended: {type(error).__name__}: {error}")
 
     # Losses.
@@ -170,10 +157,10 @@ class FiniteChecks:
                     self._suspect_loss(value)
             elif loss.is_cuda and not self._torch.cuda.is_current_stream_capturing():
                 self._frames = self._known_frames(sys._getframe(1))
-                self._send(parameters.plain(loss), _About("loss", self._page.steps, self._backwards, self._frames))
+                self._send(parameters.plain(loss), About("loss", self._page.steps, self._backwards, self._frames))
                 sentinel = self._sentinel() if self._sentinel is not None else None
                 if sentinel is not None and sentinel.is_cuda:
-                    self._send_sum(sentinel, _About("parameter", self._page.steps, self._backwards, self._step_frames))
+                    self._send_sum(sentinel, About("parameter", self._page.steps, self._backwards, self._step_frames))
 
     def _forgotten(self) -> bool:
         """The gradients that a suspicion was about have been thrown away."""
@@ -206,26 +193,12 @@ class FiniteChecks:
         frames = tuple(user_frames(sys._getframe(1)))
         names, count, bad = self._bad_parameters()
         if count:
-            self._note_parameters(step, bad, names, count, self._step_frames if step else frames)
+            self._note_bad_step(step, bad, names, count, frames)
             return
-        self.suspicion = self._of_input(step, frames) or _Suspicion("loss", step, word, frames=frames)
+        self.suspicion = self._of_input(step, frames) or Suspicion("loss", step, word, frames=frames)
 
-    def _of_input(self, step: int, frames: Frames) -> _Suspicion | None:
-        found = None if self._usual_inputs else self._bad_inputs(step)
-        if found is None:
-            return None
-        names, detail = found
-        return _Suspicion("input", step, "nan", tuple(names), detail, frames)
-
-    def _bad_inputs(self, step: int) -> tuple[list[str], str] | None:
-        # What came in a fast step is taken up only now that it matters.
-        beat = self._beat
-        if beat.batch is not None:
-            self.batches.came(beat.batch_step, beat.batch)
-            beat.batch = None
-        if step == self._page.steps and beat.inputs:
-            self.batches.note(step, "input", beat.inputs)
-        return self.batches.bad(self._torch, step)
+    def _of_input(self, step: int, frames: Frames) -> Suspicion | None:
+        return of_inputs(self.batches.bad(step, self._page.steps), frames)
 
     # Gradients.
 
@@ -241,14 +214,21 @@ class FiniteChecks:
             return
         if gradient.is_cuda:
             if not self._torch.cuda.is_current_stream_capturing():
-                self._send_sum(gradient, _About("gradient", self._page.steps, self._backwards, self._frames))
+                self._send_sum(gradient, About("gradient", self._page.steps, self._backwards, self._frames))
         elif self._looks_bad(gradient):
             value = parameters.first_bad_value(self._torch, gradient)
             if value is not None:
                 # On the CPU the engine runs in the thread that called it.
                 frames = tuple(user_frames(sys._getframe(1)))
-                self.suspicion = _Suspicion("gradient", self._page.steps, value, frames=frames)
+                self._suspect_gradient(value, frames)
                 self._beat.full = True
+
+    def _suspect_gradient(self, value: str, frames: Frames) -> None:
+        step, found = self._page.steps, None
+        if self._searches < _MOST_SEARCHES:
+            self._searches += 1
+            found = self._of_input(step, frames)
+        self.suspicion = found or Suspicion("gradient", step, value, frames=frames)
 
     def _look_before_step(self, optimizer: Any) -> None:
         if id(optimizer) not in self.optimizers:
@@ -276,11 +256,13 @@ class FiniteChecks:
         return gradient is not None and self._looks_bad(gradient)
 
     def _looks_bad(self, gradient: Any) -> bool:
-        """A glance at a small gradient on the CPU: a sum is finite unless a value is not, or the sum overflows."""
+        """A glance at a gradient on the CPU: a sum is finite unless a value is not, or the sum overflows."""
         if type(gradient) is not self._torch.Tensor:
             gradient = parameters.plain(gradient)
         if not gradient.is_cpu or gradient.is_sparse:
             return False
+        if parameters.has_edges(gradient):
+            gradient = parameters.edges(self._torch, gradient)
         return not math.isfinite(gradient.sum().item())
 
     def _sampled_bad(self, optimizer: Any) -> bool:
@@ -300,10 +282,10 @@ class FiniteChecks:
             largest = torch.stack([norm.float().to(grads[0].device) for norm in torch._foreach_norm(grads)]).sum()
         if largest.is_cpu:
             bad = not math.isfinite(float(largest))
-            if not bad and self._bad_inputs(self._page.steps) is not None:
-                self._usual_inputs = True
+            if not bad:
+                self.batches.went_well(self._page.steps)
         else:
-            self._send(largest, _About("gradients", self._page.steps, self._backwards, self._step_frames))
+            self._send(largest, About("gradients", self._page.steps, self._backwards, self._step_frames))
         end = time.perf_counter()
         pause = (end - begin) / _SHARE
         self._sample_at = end + (pause if largest.is_cpu else max(pause, _GPU_PAUSE_S))
@@ -314,6 +296,8 @@ class FiniteChecks:
         looked_at = [(p, p.grad) for p in parameters.optimizer_parameters(optimizer) if p.grad is not None]
         names, count, value = parameters.bad_names(self._torch, looked_at, self._modules())
         suspicion = self.suspicion
+        if count and suspicion is None:
+            suspicion = self._of_input(self._page.steps, self._step_frames)
         if count == 0:
             if suspicion is not None and self._page.steps - suspicion.step >= len(self.optimizers) - 1:
                 self.suspicion = None  # it never reached an optimizer
@@ -331,16 +315,16 @@ class FiniteChecks:
             self.batches.keep = True
         self._late.send(number, about)
 
-    def _send_sum(self, tensor: Any, about: _About) -> None:
+    def _send_sum(self, tensor: Any, about: About) -> None:
         with self._torch.no_grad():
             self._send(parameters.plain(tensor).detach().sum(dtype=self._torch.float32), about)
 
     def _read_late(self) -> None:
-        bad: list[tuple[float, _About]] = []
+        bad: list[tuple[float, About]] = []
         for value, about in self._late.arrived() if self._late is not None else ():
-            if isinstance(about, _LateChecksum):
+            if isinstance(about, LateChecksum):
                 self._page.checksum(about.step, value, about.group, about.name)
-            elif isinstance(about, _About) and not math.isfinite(value):
+            elif isinstance(about, About) and not math.isfinite(value):
                 bad.append((value, about))
         if not bad:
             return
@@ -357,7 +341,7 @@ class FiniteChecks:
         elif count and first.kind == "gradients":
             self._note("gradient", first.step, word, names, count, local=False, frames=first.frames)
         elif first.kind in ("loss", "gradient"):
-            suspicion = self._of_input(first.step, first.frames) or _Suspicion(
+            suspicion = self._of_input(first.step, first.frames) or Suspicion(
                 first.kind, first.step, word, frames=first.frames
             )
             if count:
@@ -398,20 +382,28 @@ class FiniteChecks:
         self._beat.deferring = all(each.dense for each in self.replicas)
 
     def _own_gradient_hook(self, replica: Replica) -> Callable[[tuple[Any, ...]], None]:
-        page, clock, beat, modes = self._page, self._clock, self._beat, self._modes
+        torch, page, clock, beat, modes = self._torch, self._page, self._clock, self._beat, self._modes
+        native = has_shortcuts(beat)
+        sentinel = replica.sentinel() if replica.sentinel is not None else None
+        large, edges = sentinel is not None and parameters.has_edges(sentinel), parameters.edges
 
         def own_gradient(gradients: tuple[Any, ...]) -> None:
             args, beat.losses = beat.losses, None
             gradient = gradients[0]
             if not beat.full and args is not None:
-                # The usual case without another function called: a small dense gradient on the CPU whose sum is finite,
-                # and one loss that is.
+                # The usual case with no other function of ours called: a small dense gradient on the CPU whose sum is
+                # finite, and one loss that is.
                 try:
                     losses = args[0]
                     if len(losses) == 1 and not modes():
-                        total = gradient.sum().item() + losses[0].item()
+                        shown = edges(torch, gradient) if large else gradient
+                        total = shown.sum().item() + losses[0].item()
                         if total - total == 0.0:  # neither NaN nor infinite
-                            beat.inputs = ()
+                            if native:
+                                beat.pass_over(page.steps)
+                            elif beat.inputs:
+                                beat.kept.append((page.words[_STEPS_WORD], beat.inputs))
+                                beat.inputs = ()
                             return
                     beat.full = True
                 except Exception:  # noqa: BLE001  a loss of several values, or stranger: looked at with more care below
@@ -423,11 +415,11 @@ class FiniteChecks:
                 replica.unsynced = module is not None and not module.require_backward_grad_sync
             if args is not None:
                 self._guarded(self._look_at_losses, args)
-            beat.inputs = ()
             if gradient is not None:
                 self._guarded(self._look_at_gradient, gradient)
+            beat.pass_over(page.steps)
 
-        return quick.own_gradient(beat, own_gradient) if has_shortcuts(beat) else own_gradient
+        return quick.own_gradient(beat, own_gradient) if native else own_gradient
 
     def _write_checksums(self) -> None:
         step = self._page.steps
@@ -435,25 +427,38 @@ class FiniteChecks:
             if value.is_cpu:
                 self._page.checksum(step, float(value), group, name)
             elif not self._torch.cuda.is_current_stream_capturing():
-                self._send(value, _LateChecksum(step, group, name))
+                self._send(value, LateChecksum(step, group, name))
 
     # Notes.
 
-    def _note_parameters(self, step: int, value: str, names: list[str], count: int, frames: Frames) -> None:
+    def _note_bad_step(self, step: int, value: str, names: list[str], count: int, frames: Frames) -> None:
+        """The step before this one spoiled parameters; this rank's own inputs of then tell whether it began here."""
+        looked, found = self.batches.bad_before(step, max(1, len(self.optimizers)))
+        came = of_inputs(found, frames)
+        if came is not None:
+            self._note_suspicion(came, names, count, "parameters that were not finite after it")
+        detail = "what it was fed in the step before was finite" if looked and came is None else ""
+        self._note_parameters(step, value, names, count, self._step_frames if step else frames, detail)
+
+    def _note_parameters(
+        self, step: int, value: str, names: list[str], count: int, frames: Frames, detail: str = ""
+    ) -> None:
         """What an optimizer keeps of the gradients tells whether they were bad before the parameters were."""
         optimizers = parameters.alive(self.optimizers.values())
         kept = next((name for each in optimizers if (name := parameters.bad_momentum(self._torch, each))), None)
         if kept is None or step == 0:
-            self._note("parameter", step, value, names, count, frames=frames)
+            self._note("parameter", step, value, names, count, detail=detail, frames=frames)
         else:
-            detail = f"the optimizer's {kept} holds it too"
+            detail = "; ".join(filter(None, (f"the optimizer's {kept} holds it too", detail)))
             self._note("gradient", step - 1, value, names, count, detail=detail, frames=frames)
 
-    def _note_suspicion(self, suspicion: _Suspicion, names: list[str], count: int) -> None:
+    def _note_suspicion(
+        self, suspicion: Suspicion, names: list[str], count: int, what: str = "gradients that were not finite"
+    ) -> None:
         tensors = list(suspicion.tensors) or names
         detail = suspicion.detail
         if suspicion.tensors and names:
-            detail += f"; gradients that were not finite: {', '.join(names[:3])}"
+            detail += f"; {what}: {', '.join(names[:3])}"
         self._note(
             suspicion.kind,
             suspicion.step,
@@ -477,5 +482,5 @@ class FiniteChecks:
         detail: str = "",
         frames: Frames,
     ) -> None:
-        self.looking = False
+        self._end()
         self._page.non_finite(kind, step, value, names, count, local=local, detail=detail, frames=list(frames))

@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Any
 
 from rankscope.probe.page import SEPARATOR, Page
+from rankscope.probe.raised import chain_of, text_of
 from rankscope.probe.sites import absolute, traceback_frames
 
 RECORD = "\x1e"
@@ -55,7 +56,8 @@ def _answer(own: int) -> str:
             continue
         frames = traceback_frames(error.__traceback__)
         thread = "MainThread" if ident == main else str(ident)
-        records.append(_record("X", thread, type(error).__name__, str(error)[:4096], frames))
+        records.append(_record("X", thread, type(error).__name__, text_of(error)[:4096], frames))
+        records += (_record("C", led, name, text[:2048], earlier) for led, name, text, earlier in chain_of(error))
     for ident, frame in sys._current_frames().items():
         if ident != own:
             thread = "MainThread" if ident == main else str(ident)

@@ -12,7 +12,7 @@ import mmap
 import os
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 MAGIC = b"RSCOPE02"
 RING_SLOTS = 4096
@@ -73,11 +73,15 @@ STAGE_ANNOUNCED = 2
 STAGE_ALWAYS = 4
 """Shown whenever stages are shown at all: marks of memory."""
 SEPARATOR = "\x1f"
+EARLIER = "\x1e"
+"""Between an exception and those that led to it."""
 
 TEXT, SITE, GROUP, EXCEPTION, ERROR = b"T", b"S", b"G", b"X", b"E"
 NON_FINITE = b"N"
+EXCEPTION_AT_EXIT, EXCEPTION_OF_THREAD = b"H", b"D"
+"""One that was being handled when the program ended itself; one that ended a thread."""
 HEAP_ENTRY = struct.Struct("<cI")
-_LAST_WORDS = (EXCEPTION, ERROR, NON_FINITE)
+_LAST_WORDS = (EXCEPTION, EXCEPTION_AT_EXIT, EXCEPTION_OF_THREAD, ERROR, NON_FINITE)
 
 NUMERICS_OFFSET = 2048
 NUMERICS = struct.Struct("<QQ")
@@ -89,6 +93,8 @@ CHECKSUMS_OFFSET = 2304
 CHECKSUM = struct.Struct("<QdII")
 """Optimizer steps made, value, group, name of the tensor."""
 CHECKSUM_SLOTS = 64
+PROGRAM = b"P"
+"""Of the heap: where the program itself lies, if it was installed like a library."""
 
 _HEAP_USED_OFFSET = 8 + 4 + 4 + 4
 _now = time.time_ns
@@ -96,6 +102,10 @@ pack_u64 = struct.Struct("<Q").pack_into
 _unpack_u64 = struct.Struct("<Q").unpack_from
 _pack_u32 = struct.Struct("<I").pack_into
 
+Frames = list[tuple[str, int, str]]
+"""File, line and function, innermost first."""
+Earlier = tuple[str, str, str, Frames]
+"""An exception that led to another: how, its type, its text, its frames."""
 UNFINISHED = ".new"
 """Added to a page's name until a reader would understand it."""
 
@@ -192,15 +202,35 @@ class Page:
                 self.texts[value] = number
         return number
 
-    def site(self, frames: list[tuple[str, int, str]]) -> int:
-        return self._append(SITE, _join_frames(frames))
+    def site(self, frames: list[tuple[str, int, str]], through: str = "") -> int:
+        """`through`, the library's function that the innermost frame called, follows the frames as one text more."""
+        joined = _join_frames(frames)
+        return self._append(SITE, f"{joined}{SEPARATOR}{through}" if joined and through else joined)
+
+    def program(self, folders: tuple[str, ...]) -> None:
+        self._append(PROGRAM, SEPARATOR.join(folders))
 
     def group(self, name: str, description: str, ranks: list[int]) -> None:
         self._append(GROUP, SEPARATOR.join((name, description, ",".join(map(str, ranks)))))
 
-    def exception(self, kind: str, message: str, thread: str, frames: list[tuple[str, int, str]]) -> None:
-        head = SEPARATOR.join((kind, message[:8192].replace(SEPARATOR, " "), str(_now()), thread))
-        self._append(EXCEPTION, head + SEPARATOR + _join_frames(frames))
+    def exception(
+        self,
+        kind: str,
+        message: str,
+        thread: str,
+        frames: Frames,
+        chain: Sequence[Earlier] = (),
+        entry: bytes = EXCEPTION,
+    ) -> None:
+        """`chain`: what led to it, the first raised first. Where there is no room for all, less of it is stored."""
+        head = SEPARATOR.join((kind, _plain(message[:8192]), str(_now()), thread))
+        own = head + SEPARATOR + _join_frames(frames)
+        earlier = [
+            SEPARATOR.join((led, name, _plain(text[:4096]), _join_frames(theirs))) for led, name, text, theirs in chain
+        ]
+        for text in (EARLIER.join((own, *earlier)), EARLIER.join((own, *earlier[:1])), own, head):
+            if self._append(entry, text):
+                return
 
     def error(self, message: str) -> None:
         """Something failed inside the probe; shown in the report."""
@@ -340,5 +370,9 @@ def _mapped(path: str) -> mmap.mmap:
         os.close(fd)
 
 
-def _join_frames(frames: list[tuple[str, int, str]]) -> str:
+def _plain(text: str) -> str:
+    return text.replace(SEPARATOR, " ").replace(EARLIER, " ")
+
+
+def _join_frames(frames: Frames) -> str:
     return SEPARATOR.join(f"{file}{SEPARATOR}{line}{SEPARATOR}{function}" for file, line, function in frames)

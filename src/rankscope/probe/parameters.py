@@ -11,6 +11,9 @@ from typing import Any
 _MOST_NAMES = 16
 _SMALL = 4096
 """Values that are added up in about a microsecond."""
+_MOST_ROWS, _MOST_COLUMNS = 4096, 65_536
+"""A matrix with more rows is one of the words of a vocabulary."""
+_ROWS_READ = 256
 
 
 def plain(tensor: Any) -> Any:
@@ -98,12 +101,39 @@ def _shape_name(parameter: Any) -> str:
 
 
 def sentinel_of(parameters: list[Any]) -> Any | None:
-    """A small parameter near the input of the model: whatever goes wrong in a backward pass flows on to there."""
+    """A parameter near the input of the model whose gradient takes little time to look at: whatever goes wrong in a
+    backward pass flows on to there."""
     first = [each for each in parameters if each.requires_grad and readable(plain(each))]
     first = first[: max(4, len(first) // 8)]
-    # Of small ones the nearest, not the smallest: that may be the last of the model.
-    small = next((each for each in first if each.numel() <= _SMALL), None)
-    return small if small is not None else min(first, key=lambda each: each.numel(), default=None)
+    # Of those the nearest, not the smallest: that may be the last of the model.
+    for each, following in zip(first, [*first[1:], None], strict=True):
+        if each.numel() <= _SMALL or (has_edges(plain(each)) and not _bias_shows_more(each, following)):
+            return each
+    return min(first, key=lambda each: each.numel(), default=None)
+
+
+def has_edges(tensor: Any) -> bool:
+    """A matrix on the CPU that is too large to be looked at whole, and of which a row and a column tell."""
+    return (
+        tensor.dim() > 1
+        and tensor.numel() > _SMALL
+        and tensor.shape[0] <= _MOST_ROWS
+        and tensor.numel() // tensor.shape[0] <= _MOST_COLUMNS
+        and bool(tensor.is_cpu)
+    )
+
+
+def edges(torch: Any, gradient: Any) -> Any:
+    """Of a weight's gradient, the first row and the middle of every row, or of some where there are many: a value that
+    is not finite in what a layer is given fills a column, one in the gradient that it gets fills a row."""
+    rows = gradient.detach().reshape(gradient.shape[0], -1)
+    apart = -(-rows.shape[0] // _ROWS_READ)
+    return torch.cat((rows[0], rows[::apart, rows.shape[1] // 2]))
+
+
+def _bias_shows_more(weight: Any, following: Any | None) -> bool:
+    """A bias tells of every row; only some rows of a weight with many are read."""
+    return weight.shape[0] > _ROWS_READ and following is not None and following.shape == weight.shape[:1]
 
 
 def alive(references: Iterable[weakref.ref[Any]]) -> list[Any]:

@@ -138,7 +138,7 @@ class Rhythm:
                 inputs = (*inputs, *kwargs.values())
             if beat.full:
                 clock.forward_begins()
-                finite.fed("input", inputs)
+                finite.model_fed(inputs)
             elif beat.inputs:  # of another pass since the last step
                 finite.fed("input", beat.inputs)
             if beat.deferring:

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import os
-import re
+import sys
 from types import CodeType, FrameType, TracebackType
 
+from rankscope import whose_code
 from rankscope.probe.page import Page
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _PROBE = os.path.dirname(os.path.abspath(__file__)) + os.sep
-_PROGRAM = tuple(filter(None, os.environ.get("RANKSCOPE_PROGRAM", "").split(os.pathsep)))
-"""Folders of the program's own package, where it was started as an installed module."""
-_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3\.\d+/")
+_program = tuple(filter(None, os.environ.get("RANKSCOPE_PROGRAM", "").split(os.pathsep)))
+"""Folders of the program's own package, where it was started as an installed module; see `program`."""
 _START_FOLDER = os.getcwd()
 CHAIN = 8
 OWN_CODE = "<rankscope>"
 """File name of wrappers that have no line of their own to show."""
 STAGE_CODE = "<rankscope importlib._bootstrap>"
 """The same for wrappers of stages; see there for the name."""
+_IN_BETWEEN = frozenset(
+    {"_wrapped_call_impl", "_call_impl", "wrapper", "inner", "decorate_context", "_no_grad_wrapper"}
+)
+"""Functions through which others are called: the name of the one behind them says more."""
+
+_LONGEST_NAME = 120
 
 Place = tuple[int, int, CodeType | None, int, int, CodeType | None, int]
 """A site's number, and how to know that another call comes from the same: how many frames above the caller's the
@@ -27,28 +33,41 @@ user's own is, its code and instruction; how many frames of others are between i
 NOWHERE: Place = (0, 0, None, 0, 0, None, 0)
 
 _user_files: dict[str, bool] = {}
+_main_files: list[str] = []
+"""The file of `__main__`, once it is known."""
 
 
 def is_user_file(file: str) -> bool:
     """Neither the standard library, nor an installed package, nor ours; but an installed program is the user's."""
     known = _user_files.get(file)
     if known is None:
-        known = not file.startswith(("<", _PROBE)) and (
-            bool(_PROGRAM and file.startswith(_PROGRAM)) or not (file.startswith(_PACKAGE) or _LIBRARY.search(file))
-        )
-        _user_files[file] = known
+        known = _user_files[file] = whose_code.is_user_file(file, program())
     return known
+
+
+def program() -> tuple[str, ...]:
+    """Where the program lies if it was installed like a library: as the launcher says, or where `__main__` is."""
+    global _program  # noqa: PLW0603  learned once, when the interpreter has found the program
+    if not _program and not _main_files:
+        file = getattr(sys.modules.get("__main__"), "__file__", None)
+        if isinstance(file, str):
+            _main_files.append(file)
+            if not any(argument.endswith(".py") for argument in sys.argv[1:]):  # a script that it runs is the program
+                _program = whose_code.program_of(file)
+            if _program:
+                _user_files.clear()
+    return _program
 
 
 def is_own_file(file: str) -> bool:
     if file.startswith(_PROBE) or file in (OWN_CODE, STAGE_CODE):
         return True
-    return file.startswith(_PACKAGE) and not (_PROGRAM and file.startswith(_PROGRAM))
+    return file.startswith(_PACKAGE) and not is_user_file(file)
 
 
 def absolute(file: str) -> str:
     """The main script's frames carry the path as it was typed."""
-    return file if file.startswith(("/", "<")) else os.path.normpath(os.path.join(_START_FOLDER, file))
+    return whose_code.absolute(file, _START_FOLDER)
 
 
 def traceback_frames(traceback: TracebackType | None, limit: int = 40) -> list[tuple[str, int, str]]:
@@ -99,7 +118,7 @@ class Sites:
             key = (id(inner.f_code), inner.f_lasti, id(outer.f_code), outer.f_lasti)
         number = self._numbers.get(key)
         if number is None:
-            number = self._numbers[key] = self._page.site(_chain(inner))
+            number = self._numbers[key] = self._page.site(_chain(inner), _through(frame, inner))
             self._kept.append(inner.f_code)
             if outer is not None:
                 self._kept.append(outer.f_code)
@@ -146,3 +165,16 @@ def _chain(frame: FrameType | None) -> list[tuple[str, int, str]]:
         chain.append((absolute(frame.f_code.co_filename), frame.f_lineno, frame.f_code.co_name))
         frame = frame.f_back
     return chain
+
+
+def _through(frame: FrameType | None, user: FrameType) -> str:
+    """The outermost function of a library between the user's frame and `frame`: what the user's line called, where that
+    is not the recorded call itself."""
+    found = ""
+    while frame is not None and frame is not user:
+        code = frame.f_code
+        name = getattr(code, "co_qualname", code.co_name)  # Python 3.11 has it
+        if code.co_name not in _IN_BETWEEN and "<" not in name and not is_own_file(code.co_filename):
+            found = name
+        frame = frame.f_back
+    return found[:_LONGEST_NAME]

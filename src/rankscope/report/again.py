@@ -6,16 +6,20 @@ import argparse
 import os
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 from rankscope.diagnosis.codec import verdict_to_json
+from rankscope.diagnosis.diagnose import diagnose
+from rankscope.diagnosis.seen import as_seen
 from rankscope.diagnosis.verdict import Verdict
-from rankscope.errors import UsageError
+from rankscope.errors import EvidenceError, UsageError
+from rankscope.evidence.model import Evidence
 from rankscope.evidence.nan_dump import is_nan_dump, read_nan_dump
 from rankscope.evidence.readers.gather import gather
 from rankscope.report import terminal
-from rankscope.report.conclude import conclude
+from rankscope.report.conclude import pronounce
 from rankscope.report.live import say
 from rankscope.report.phrases import plain
 
@@ -26,7 +30,7 @@ Say what happened, from what is left of a job. Every PATH is told by its content
   dumps of torch's flight recorder, pickle or JSON, NCCL or gloo, one rank a file (named after its rank)
   stacks of `py-spy dump`, as text or with --json
   torchrun's error.json
-  logs of one rank or of many mixed in one file, with prefixes such as [rank1]: or R1:
+  logs of one rank or of many mixed in one file, with prefixes such as [rank1]: or R1:, or tags such as [train:R1]
   a folder of any of these
   alone: a file that `rankscope train` left of a step that was not finite (nan_debug_step_N.pkl)
   -   standard input
@@ -38,7 +42,8 @@ examples:
   rankscope diagnose slurm-4711.out dumps/ stacks/
   kubectl logs job/train | rankscope diagnose -
 
-exit code: 0 when nothing is found wrong, 1 when something is, 2 for a mistake in the command
+exit code: 0 when the job was seen to end well or to go on, 1 when something is wrong, 3 when what was given does not
+tell, 2 for a mistake in the command
 """
 
 
@@ -51,7 +56,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def diagnose_command(arguments: list[str]) -> int:
-    """The verb: 0 when the evidence shows nothing wrong, 1 when it does, 2 for a mistake."""
+    """The verb: 0 when the job was well, 1 when something is wrong, 3 when nobody can tell, 2 for a mistake."""
     parser = _Parser(
         prog="rankscope diagnose",
         description=_DESCRIPTION,
@@ -66,19 +71,30 @@ def diagnose_command(arguments: list[str]) -> int:
             raise UsageError(f"'{path}' does not exist")
     if chosen.path.count("-") > 1:
         raise UsageError("standard input can be read once: give - only once")
-    only = Path(chosen.path[0])
-    if len(chosen.path) == 1 and is_nan_dump(only):
-        evidence = read_nan_dump(only)
-    else:
-        evidence = gather(chosen.path, _standard_input(chosen.path))
-    verdict = conclude(evidence)
+    evidence = _evidence(chosen.path)
+    verdict = pronounce(as_seen(diagnose(evidence), evidence))
     for text in verdict.refused[:_MOST_REFUSED]:
         say(f"not used: {plain(text)}")
     if len(verdict.refused) > _MOST_REFUSED:
         say(f"and {len(verdict.refused) - _MOST_REFUSED} more files were not used; --json names all of them")
     shown = [path for path in chosen.path if path != "-"]
     show(verdict, as_json=chosen.json, folder=shown[0] if len(shown) == 1 and len(chosen.path) == 1 else "")
-    return 0 if verdict.outcome == "ok" else 1
+    return exit_code(verdict)
+
+
+def exit_code(verdict: Verdict) -> int:
+    """Of `diagnose` and `attach`; 2 is a mistake in the command, which has no verdict."""
+    return {"ok": 0, "unknown": 3}.get(verdict.outcome, 1)
+
+
+def _evidence(paths: list[str]) -> Evidence:
+    only = Path(paths[0])
+    if len(paths) > 1 or not is_nan_dump(only):
+        return gather(paths, _standard_input(paths))
+    try:
+        return read_nan_dump(only)
+    except EvidenceError as error:
+        return replace(gather([]), refused=(str(error),))
 
 
 def _standard_input(paths: list[str]) -> BinaryIO | None:

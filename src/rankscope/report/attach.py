@@ -6,14 +6,14 @@ import argparse
 import sys
 from typing import NoReturn
 
-from rankscope.diagnosis.attached import as_watched, with_stillness
-from rankscope.diagnosis.diagnose import diagnose
-from rankscope.errors import RankscopeError, UsageError
+from rankscope.diagnosis.attached import as_no_rank, as_watched, nobody_found, with_stillness
+from rankscope.diagnosis.finding import Ruling
+from rankscope.errors import UsageError
 from rankscope.evidence.attach import take_evidence, uses_distributed
 from rankscope.evidence.jobs import FoundJob, find_jobs, job_of_pids, with_told_ranks
 from rankscope.evidence.stacks import find_py_spy
-from rankscope.report.again import show
-from rankscope.report.conclude import pronounce
+from rankscope.report.again import exit_code, show
+from rankscope.report.conclude import examine, pronounce
 from rankscope.report.live import say
 from rankscope.report.phrases import plain
 
@@ -29,7 +29,8 @@ examples:
   rankscope attach --pid 4121 --pid 4122   exactly these processes
   rankscope attach --watch 60              longer, to tell slow from stuck
 
-exit code: 0 when nothing is found wrong, 1 when something is, 2 for a mistake in the command
+exit code: 0 when every rank was seen to go on, 1 when something is wrong, 3 when what was seen does not tell, 2 for a
+mistake in the command
 """
 _WATCH_S = 5.0
 
@@ -40,27 +41,25 @@ class _Parser(argparse.ArgumentParser):
 
 
 def attach_command(arguments: list[str]) -> int:
-    """The verb: 0 when nothing is found wrong, 1 when something is, 2 for a mistake."""
+    """The verb: 0 when the job goes on, 1 when something is wrong, 3 when nobody can tell, 2 for a mistake."""
     chosen = _parse(arguments)
-    job = with_told_ranks(_chosen_job(chosen.pid))
+    found = _chosen_job(chosen.pid)
+    verdict = pronounce(nobody_found() if found is None else _ruling(with_told_ranks(found), chosen.watch))
+    show(verdict, as_json=chosen.json, folder="")
+    return exit_code(verdict)
+
+
+def _ruling(job: FoundJob, watch_s: float) -> Ruling:
     if find_py_spy() is None:
         say("py-spy is not installed: without stacks little can be said (pip install py-spy)")
-    say(f"{_line(job)}; watching for {chosen.watch:g} s")
-    evidence = take_evidence(job, chosen.watch)
-    if job.launcher == "multiprocessing" and not uses_distributed(evidence):
-        raise RankscopeError(
-            "the processes found do not use torch.distributed: data-loading workers, or a pool. "
-            "Give the ranks with --pid if they are some"
-        )
-    refused = [seen.missing["stacks"] for seen in evidence.ranks if not seen.stacks and "stacks" in seen.missing]
-    if len(refused) == len(evidence.ranks):
-        say(f"no stack could be read: {plain(refused[0])}. Attach as the user of the job, or as root")
-    evidence = with_stillness(evidence, chosen.watch)
-    verdict = pronounce(as_watched(diagnose(evidence), evidence))
+    say(f"{_line(job)}; watching for {watch_s:g} s")
+    evidence = take_evidence(job, watch_s)
+    if job.guessed_ranks and not uses_distributed(evidence):
+        return as_no_rank(examine(evidence), evidence, job.command)
     if job.guessed_ranks:
         say("nothing tells the ranks of these processes: they are numbered in the order in which they were started")
-    show(verdict, as_json=chosen.json, folder="")
-    return 0 if verdict.outcome == "ok" else 1
+    evidence = with_stillness(evidence, watch_s)
+    return as_watched(examine(evidence), evidence)
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
@@ -85,24 +84,20 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     return chosen
 
 
-def _chosen_job(pids: list[int]) -> FoundJob:
+def _chosen_job(pids: list[int]) -> FoundJob | None:
+    """None where no job runs here that may be looked into."""
     if pids:
         try:
             return job_of_pids(pids)
         except (ProcessLookupError, OSError) as error:
             raise UsageError(f"--pid: no process of {', '.join(map(str, pids))} can be looked into: {error}") from error
     jobs = find_jobs()
-    if not jobs:
-        raise UsageError(
-            "no distributed job of yours runs on this machine (no Python process with torch and a rank). "
-            "Give its processes with --pid, and attach as the same user"
-        )
     if len(jobs) > 1:
         print(f"rankscope: {len(jobs)} jobs run on this machine; say which one:", file=sys.stderr)
         for job in jobs:
             print(f"  rankscope attach --pid {job.ranks[0].pid}   {_line(job)}", file=sys.stderr)
         raise UsageError("give one of them with --pid")
-    return jobs[0]
+    return jobs[0] if jobs else None
 
 
 def _line(job: FoundJob) -> str:

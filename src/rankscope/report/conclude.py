@@ -65,7 +65,7 @@ def pronounce(ruling: Ruling) -> Verdict:
         messages=ruling.messages,
         refused=ruling.refused,
         next=tuple(map(advise, ruling.next)),
-        stages=ruling.stages,
+        stages={rank: sentence(stage) for rank, stage in ruling.stages.items()},
         facts=tuple(as_value(fact) for fact in ruling.because if isinstance(fact, Fact)),
         retry=cause.retry if cause is not None else "unknown",
         sides=tuple(
@@ -75,8 +75,17 @@ def pronounce(ruling: Ruling) -> Verdict:
 
 
 def as_value(fact: Fact) -> dict[str, Any]:
-    """`{"kind": "waits-in", "ranks": [0, 1], ...}`."""
-    return {"kind": kind_of(type(fact)), **msgspec.to_builtins(fact)}
+    """`{"kind": "waits-in", "ranks": [0, 1], ...}`, a fact within a fact with its kind as well."""
+    inner = {name: _plain(getattr(fact, name)) for name in fact.__dataclass_fields__}  # type: ignore[attr-defined]
+    return {"kind": kind_of(type(fact)), **inner}
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Fact):
+        return as_value(value)
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    return msgspec.to_builtins(value)
 
 
 def _headline(ruling: Ruling) -> str:
@@ -93,7 +102,7 @@ def _culprit(suspect: Suspect) -> Culprit:
         process=suspect.process,
         where=suspect.where,
         doing=doing(suspect.doing),
-        stage=suspect.stage,
+        stage=sentence(suspect.stage) if suspect.stage is not None else None,
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rankscope.diagnosis.facts import Fact
-from rankscope.diagnosis.facts.run import WentOn
+from rankscope.diagnosis.facts.run import CameBack
 from rankscope.diagnosis.verdict import Verdict
 from rankscope.report.phrases import plain, short_path
 from rankscope.report.words import sentence
@@ -53,7 +53,7 @@ class Noticed:
 class Slowed:
     """The job goes on, and one rank holds the others up: told once."""
 
-    stragglers: str | Fact
+    stragglers: Fact
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def words(line: Line) -> str:
         case Slowed(stragglers):
             return plain(f"note: {sentence(stragglers)}. The job goes on.")
         case GoesOn(seconds):
-            return sentence(WentOn(seconds))
+            return sentence(CameBack(seconds))
         case LastLook(number):
             name = signal.Signals(number).name
             return f"{name}: taking a last look, then stopping the ranks (again: stop at once)"

@@ -13,6 +13,7 @@ from typing import TextIO
 from rankscope.diagnosis.verdict import Culprit, KnownMessage, Outcome, SignOfLife, Verdict
 from rankscope.diagnosis.views import ranks_text
 from rankscope.report.phrases import duration, plain, short_path
+from rankscope.report.words.phrases import span
 
 MOST_LINES = 20
 _LEAST_WIDTH = 40
@@ -40,6 +41,8 @@ _DROPPING = (
     ("to confirm", 1),
     ("note", 1),
     ("messages", 0),
+    ("may be", 3),
+    ("to confirm", 0),
     ("also possible", 0),
     ("note", 0),
     ("last signs", 0),
@@ -53,7 +56,19 @@ _DROPPING = (
 
 _WHEN_WELL = frozenset({"because", "messages", "last signs", "note"})
 _LABELS = (
-    *("culprit", "victims", "because", "fix", "also possible", "to confirm", "messages", "last signs", "note", "see"),
+    *(
+        "culprit",
+        "victims",
+        "because",
+        "fix",
+        "may be",
+        "also possible",
+        "to confirm",
+        "messages",
+        "last signs",
+        "note",
+        "see",
+    ),
     "evidence",
 )
 
@@ -102,16 +117,20 @@ def _bad_head(verdict: Verdict) -> tuple[str, str]:
 
 def _parts(verdict: Verdict, folder: str) -> list[_Part]:
     where = plain(short_path(folder))
+    # Where nobody can tell, what it may be is the answer; the last lines are among what was seen.
+    unknown = verdict.outcome == "unknown"
     others = [f"{item.cause} ({item.certainty}): {item.because}" for item in verdict.alternatives[:2]]
+    causes = [f"{item.cause}: {item.because}. {item.next}".rstrip(" .") for item in verdict.alternatives[:5]]
     return [
         _Part("culprit", tuple(_culprit_texts(verdict.culprits))),
         _Part("victims", (ranks_text(verdict.victims),) if verdict.victims else ()),
         _Part("because", _texts(verdict.because[:6])),
         _Part("fix", _texts(verdict.fix[:3])),
-        _Part("also possible", _texts(others)),
+        _Part("may be", _texts(causes if unknown else ())),
+        _Part("also possible", _texts(() if unknown else others)),
         _Part("to confirm", _texts(verdict.next[:2])),
         _Part("messages", _texts(_message_texts(verdict.messages))),
-        _Part("last signs", _texts(_sign_texts(verdict.signs_of_life))),
+        _Part("last signs", _texts(() if unknown else _sign_texts(verdict.signs_of_life))),
         _Part("note", _texts(verdict.notes)),
         _Part("see", _texts(verdict.references[:2])),
         _Part("evidence", (f"{where}  (again: rankscope diagnose {where})",) if where else ()),
@@ -137,9 +156,11 @@ def _sign_texts(signs: tuple[SignOfLife, ...]) -> list[str]:
     """The ranks that have been silent the longest, with their last lines."""
     texts = []
     for sign in signs[:3]:
-        silent = f", silent for {duration(sign.silent_s)}" if sign.silent_s else ""
-        at = time.strftime("%H:%M:%S", time.localtime(sign.at)) if sign.at is not None else "at an unknown time"
-        texts.append(f"rank {sign.rank} {at}{silent}: {sign.line[:120]}")
+        silent = f", silent for {duration(sign.silent_s)}" if sign.silent_s is not None and sign.silent_s >= 1 else ""
+        if not silent and sign.ago_s is not None:
+            silent = f", {span(sign.ago_s)} ago"
+        at = f" {time.strftime('%H:%M:%S', time.localtime(sign.at))}" if sign.at is not None else ""
+        texts.append(f"rank {sign.rank}{at}{silent}: {sign.line[:120]}")
     if len(signs) > 3:
         texts.append(f"and {len(signs) - 3} more ranks")
     return texts

@@ -41,7 +41,7 @@ class StoppedTwice(Fact):
 
 
 @dataclass(frozen=True, slots=True)
-class EndedFirst(Fact):
+class FirstToFail(Fact):
     rank: int
     code: int
 
@@ -98,7 +98,7 @@ class SaidMeanwhile(Fact):
 
 
 @dataclass(frozen=True, slots=True)
-class WentOn(Fact):
+class CameBack(Fact):
     """A job that had been reported to hang came back by itself."""
 
     after_s: float

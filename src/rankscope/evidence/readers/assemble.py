@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from rankscope.evidence import sources
+from rankscope.evidence.installed_program import with_program
 from rankscope.evidence.model import (
     SCHEMA,
     Evidence,
@@ -24,6 +26,7 @@ from rankscope.evidence.readers.log import LogReader, ReadLogs
 from rankscope.evidence.readers.log_names import rank_of_log
 from rankscope.evidence.readers.py_spy_dump import ProcessStacks
 from rankscope.evidence.readers.refused import Refused
+from rankscope.evidence.readers.run_folder import RunVerdict
 from rankscope.evidence.stacks import stack_of_fatal_error
 
 
@@ -41,6 +44,8 @@ class Found:
     refused: list[Refused] = field(default_factory=list)
     newest: float = 0.0
     notes: dict[str, str] = field(default_factory=dict)
+    verdict: RunVerdict | None = None
+    """Of the run whose folder was given."""
 
 
 @dataclass(slots=True)
@@ -68,13 +73,17 @@ def assemble(found: Found) -> Evidence:
         _add_logs(logs, ranks)
     _add_errors(found, ranks)
     _add_stacks(found, ranks)
+    if found.verdict is not None:
+        _add_exits(found.verdict, ranks)
     times = [dump.last_at for dump in found.dumps] + [log.last_at for log in _logs(logs) if log.last_at is not None]
-    collected_at = max([found.newest, *times, 0.0])
-    begun = [dump.first_at for dump in found.dumps if dump.first_at] + [
+    told = found.verdict
+    collected_at = max([found.newest, *times, (told.ended_at if told is not None else None) or 0.0])
+    begun = [told.started_at] if told is not None and told.started_at is not None else []
+    begun += [dump.first_at for dump in found.dumps if dump.first_at] + [
         log.first_at for log in _logs(logs) if log.first_at is not None
     ]
     started_at = min(begun, default=collected_at)
-    seen = [_rank_evidence(number, rank, started_at) for number, rank in sorted(ranks.items())]
+    seen = [with_program(_rank_evidence(number, rank, started_at)) for number, rank in sorted(ranks.items())]
     frames = [frame for each in seen for frame in _frames_of(each)]
     evidence = Evidence(
         schema=SCHEMA,
@@ -88,6 +97,7 @@ def assemble(found: Found) -> Evidence:
         log=logs.others,
         missing=found.notes,
         refused=tuple(map(str, found.refused)),
+        read_at=time.time(),
     )
     for name, saved in found.evidence:
         evidence = _joined(saved, evidence, name)
@@ -125,6 +135,16 @@ def _give_lone_traceback(logs: ReadLogs, ranks: dict[int, _Rank]) -> None:
 
 def _launchers_own(error: RaisedException) -> bool:
     return error.type.rpartition(".")[2] in ("ChildFailedError", "ProcessRaisedException", "ProcessExitedException")
+
+
+def _add_exits(told: RunVerdict, ranks: dict[int, _Rank]) -> None:
+    """Exit codes that the launcher of the run had seen. A signal counts as the launcher's own, unless the rank is
+    blamed for a crash: all ranks of a job that hung are stopped by one."""
+    blamed = {culprit.rank for culprit in told.culprits} if told.outcome == "crash" else set()
+    for number, code in told.exit_codes.items():
+        rank = ranks.setdefault(number, _Rank())
+        if code is not None and rank.exit is None:
+            rank.exit = Exit(code, told.ended_at or 0.0, by_launcher=code < 0 and number not in blamed)
 
 
 def _add_errors(found: Found, ranks: dict[int, _Rank]) -> None:
@@ -208,7 +228,7 @@ def _world_size(found: Found, logs: ReadLogs, ranks: dict[int, _Rank]) -> int:
         if _default(group.name, group.description)
         for rank in group.ranks
     ]
-    declared = logs.world_size or 0
+    declared = max(logs.world_size or 0, found.verdict.world_size if found.verdict is not None else 0)
     return max([max(ranks, default=-1) + 1, max(named, default=-1) + 1, declared if declared <= 100_000 else 0])
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from rankscope.errors import EvidenceError
 from rankscope.evidence.model import RaisedException
-from rankscope.evidence.tracebacks import find_tracebacks
+from rankscope.evidence.tracebacks import find_tracebacks, masked
 from rankscope.mask import mask_text
 
 _TYPE = re.compile(r"^(?P<type>[A-Za-z_][\w.]*): ?(?P<message>.*)$", re.DOTALL)
@@ -35,8 +36,7 @@ def read_error_file(document: dict[object, object]) -> tuple[RaisedException, in
     number = code if isinstance(code, int) and not isinstance(code, bool) else None
     found = find_tracebacks(stack.splitlines()) if isinstance(stack, str) else ()
     if found:
-        last = found[-1]
-        return RaisedException(last.type, mask_text(last.message), at, last.frames, "error-file"), number
+        return replace(masked(found[-1]), at=at, source="error-file", thread="MainThread"), number
     match = _TYPE.match(text) if isinstance(text, str) else None
     if match is None:
         raise EvidenceError("the error file names no exception")

@@ -6,7 +6,7 @@ import io
 import os
 import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -19,9 +19,11 @@ from rankscope.evidence.readers.dump_files import LARGEST_DUMP, read_dump_bytes,
 from rankscope.evidence.readers.dumps import NEWEST, rank_dumps
 from rankscope.evidence.readers.error_file import looks_like_error_file, read_error_file
 from rankscope.evidence.readers.kinds import HEAD, FileKind, kind_of
+from rankscope.evidence.readers.log import STANDARD_INPUT
 from rankscope.evidence.readers.log_names import rank_of_log
 from rankscope.evidence.readers.py_spy_dump import read_py_spy_json, read_py_spy_text
 from rankscope.evidence.readers.refused import Refused
+from rankscope.evidence.readers.run_folder import plan_of
 from rankscope.evidence.store import load_evidence
 
 _MOST_FILES = 200_000
@@ -30,7 +32,7 @@ _LARGEST_TEXT = 256 << 20
 
 
 def gather(paths: Sequence[str], standard_input: BinaryIO | None = None) -> Evidence:
-    """All that the paths hold; `-` is standard input. Raises EvidenceError when nothing in them can be read.
+    """All that the paths hold; `-` is standard input. Evidence without a rank, where nothing in them can be read.
 
     What cannot be used is named in `refused`; the rest counts.
     """
@@ -42,22 +44,23 @@ def gather(paths: Sequence[str], standard_input: BinaryIO | None = None) -> Evid
             for file in _files(path, found):
                 _take_file(file, found)
     _take_dumps(found)
-    evidence = assemble(found)
-    if not evidence.ranks and evidence.log is None:
-        why = "; ".join(map(str, found.refused[:5])) or "no file in them"
-        raise EvidenceError(f"nothing to diagnose in {', '.join(paths)}: {why}")
-    return evidence
+    return assemble(found)
 
 
-def _files(path: str, found: Found) -> Iterator[str]:
-    if not os.path.isdir(path):
-        yield path
-        return
-    newest = _newest_evidence(Path(path))
-    if newest is not None:
-        # The folder of a run: its evidence holds what the files beside it would tell.
-        yield str(newest)
-        return
+def _files(path: str, found: Found) -> Iterable[str]:
+    """The files to read; of a run, what its own folder says comes first."""
+    plan = plan_of(Path(path))
+    if plan is None:
+        return _walk(path, found) if os.path.isdir(path) else (path,)
+    found.evidence += plan.evidence
+    found.refused += plan.refused
+    found.notes.update(plan.notes)
+    if plan.verdict is not None:
+        found.verdict = plan.verdict
+    return plan.files
+
+
+def _walk(path: str, found: Found) -> Iterator[str]:
     count = 0
     for folder, folders, names in os.walk(path):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
@@ -69,16 +72,6 @@ def _files(path: str, found: Found) -> Iterator[str]:
                 found.refused.append(Refused(path, f"holds more than {_MOST_FILES} files: the rest was not read"))
                 return
             yield os.path.join(folder, name)
-
-
-def _newest_evidence(path: Path) -> Path | None:
-    """A run keeps one folder of evidence per attempt; the last attempt is what ended it."""
-    attempts = sorted((path / "evidence").glob("attempt_*/evidence.json"), key=lambda file: file.stat().st_mtime)
-    if attempts:
-        return attempts[-1]
-    if (path / "run.json").exists() and (path / "verdict.json").exists():
-        raise EvidenceError(f"'{path}' holds a run without evidence: nothing went wrong in it, or the disk was full")
-    return path / "evidence.json" if (path / "evidence.json").exists() else None
 
 
 def _take_file(path: str, found: Found) -> None:
@@ -95,7 +88,9 @@ def _take_file(path: str, found: Found) -> None:
                 return
             if kind is FileKind.FLIGHT:
                 found.dump_names.append(path)
-            elif kind is not FileKind.NOT_EVIDENCE:
+            elif kind is FileKind.NOT_EVIDENCE:
+                found.refused.append(Refused(path, "is written beside the evidence of a run: give the run's folder"))
+            else:
                 if kind is not FileKind.LOG and kind is not FileKind.EVIDENCE and about.st_size > _LARGEST_TEXT:
                     raise EvidenceError(f"larger than {_LARGEST_TEXT >> 20} MB: no {kind.value} is")
                 file.seek(0)
@@ -115,18 +110,18 @@ def _take_stream(stream: BinaryIO | None, found: Found) -> None:
     kind = kind_of(head)
     try:
         if isinstance(kind, str):
-            found.refused.append(Refused("standard input", kind))
+            found.refused.append(Refused(STANDARD_INPUT, kind))
         elif kind is FileKind.FLIGHT:
             data = head + stream.read(LARGEST_DUMP)
             table, columns = read_dump_bytes(data)
-            read = rank_dumps(["standard input, rank 0"], [columns], table)
+            read = rank_dumps([f"{STANDARD_INPUT}, rank 0"], [columns], table)
             found.dumps += read.dumps
             found.refused += read.refused
             found.notes["rank of the dump on standard input"] = "not told by a name: taken as rank 0"
         elif kind is not FileKind.NOT_EVIDENCE:
-            _take(kind, _Joined(head, stream), "standard input", time.time(), found)
+            _take(kind, _Joined(head, stream), STANDARD_INPUT, time.time(), found)
     except EvidenceError as error:
-        found.refused.append(Refused("standard input", str(error)))
+        found.refused.append(Refused(STANDARD_INPUT, str(error)))
 
 
 class _Joined(io.RawIOBase):

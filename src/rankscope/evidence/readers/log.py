@@ -5,17 +5,18 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import BinaryIO
 
 from rankscope.evidence.model import Exit, Log, LogLine, RaisedException
 from rankscope.evidence.readers.log_ends import KernelLine, ends_in, kernel_line
-from rankscope.evidence.readers.log_lines import SRUN_TAG, TAG, inner_rank, time_of
-from rankscope.evidence.tracebacks import find_tracebacks
+from rankscope.evidence.readers.log_lines import SRUN_TAG, TAG, WITHIN_TAG, inner_rank, time_of
+from rankscope.evidence.tracebacks import find_tracebacks, masked
 from rankscope.mask import mask_text
 
 PIECE = 4 << 20
+STANDARD_INPUT = "standard input"
 _LONGEST_LINE = 4000
 """Bytes of a line that are kept."""
 _MOST_WORDINGS = 300
@@ -84,14 +85,19 @@ class LogReader:
         self._world: int | None = None
         self._pids: dict[int, int] = {}
         self._boring: set[int] = set()
+        self._written: dict[str, float] = {}
+        """When each file was written last."""
 
     def read(self, stream: BinaryIO, name: str, rank: int | None, near: float) -> None:
         """`rank`: whose file it is, where its name tells; `near`: when it was written last."""
+        self._written[name] = near
         tag: re.Pattern[bytes] | None = None
         last_time: float | None = None
         for number, piece in enumerate(_pieces(stream)):
             if number == 0:
                 tag = _tag_of(piece)
+                if rank is not None and tag is WITHIN_TAG:
+                    tag = TAG  # in the file of one rank, such words speak of a device or of another rank
             last_time = self._read_piece(piece, name, rank, near, tag, last_time)
 
     def _read_piece(
@@ -230,7 +236,7 @@ class LogReader:
 
     def finish(self) -> ReadLogs:
         ranks = {
-            owner: _log(writer)
+            owner: _log(writer, self._written)
             for owner, writer in sorted(self._writers.items(), key=lambda pair: pair[0] or 0)
             if owner is not None
         }
@@ -246,7 +252,7 @@ class LogReader:
                 fatal[owner] = tuple(texts[-1])
         return ReadLogs(
             ranks,
-            _log(others) if others is not None else None,
+            _log(others, self._written) if others is not None else None,
             ends,
             tuple(self._kernel),
             fatal,
@@ -279,12 +285,16 @@ def _pieces(stream: BinaryIO) -> Iterator[bytes]:
         rest = piece[cut:]
 
 
-def _tag_of(piece: bytes) -> re.Pattern[bytes] | None:
-    if TAG.search(piece):
-        return TAG
+def _tag_of(piece: bytes) -> re.Pattern[bytes]:
     head = piece[: 1 << 16]
     lines = head.count(b"\n") + 1
-    return SRUN_TAG if lines >= 4 and 2 * len(SRUN_TAG.findall(head)) > lines else TAG
+    within = len(WITHIN_TAG.findall(head))
+    if TAG.search(piece):
+        # A logger's tag may stand at the beginning of some lines, and further in on the others.
+        return WITHIN_TAG if within > len(TAG.findall(head)) else TAG
+    if lines >= 4 and 2 * len(SRUN_TAG.findall(head)) > lines:
+        return SRUN_TAG
+    return WITHIN_TAG if within else TAG
 
 
 def _own_lines(tag: re.Pattern[bytes], piece: bytes, end: int, owner: int | None) -> int:
@@ -329,13 +339,15 @@ def _block(
     kept: list[str] = []
     for line in lines:
         match = tag.match(line) if tag is not None else None
-        if (match is None) != (own is None) or (match and own and match.groups() != own.groups()):
+        follows = match is None and tag is WITHIN_TAG
+        if not follows and ((match is None) != (own is None) or (match and own and match.groups() != own.groups())):
             continue
         kept.append(line[:_LONGEST_LINE].decode("utf-8", "replace").rstrip("\r"))
     return kept, start + sum(len(line) + 1 for line in lines)
 
 
-def _log(writer: _Writer) -> Log:
+def _log(writer: _Writer, written: dict[str, float]) -> Log:
+    times = [written[name] for name in writer.files if name != STANDARD_INPUT]
     return Log(
         files=tuple(sorted(writer.files)),
         lines=writer.lines,
@@ -345,6 +357,7 @@ def _log(writer: _Writer) -> Log:
         notable=tuple(sorted(writer.notable.values(), key=lambda line: line.order)),
         tail=tuple(map(mask_text, writer.tail)),
         exceptions=tuple(_exceptions(writer)),
+        written_at=max(times, default=None),
     )
 
 
@@ -360,4 +373,4 @@ def _exceptions(writer: _Writer) -> Iterator[RaisedException]:
             if writer.lines - position - length > _STILL_ITS_END or key in seen:
                 continue
             seen.add(key)
-            yield RaisedException(error.type, mask_text(error.message), at, error.frames, error.source, error.thread)
+            yield replace(masked(error), at=at)

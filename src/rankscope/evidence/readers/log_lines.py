@@ -16,6 +16,12 @@ TAG = re.compile(
 )
 SRUN_TAG = re.compile(rb"^[ \t]*(\d{1,6}): ", re.MULTILINE)
 """`srun -l`. So plain that it counts only where most lines of a file have it."""
+WITHIN_TAG = re.compile(
+    rb"^[^\n]{0,120}?\[(?:[A-Za-z][\w.-]{0,40}[:/|])?(?:R|[Rr]ank|RANK|GPU)[ _:=-]?(\d{1,6})(?:/\d{1,6})?\]",
+    re.MULTILINE,
+)
+"""A logger's own, after its time and level: `[BASELINE:R0]`, `[Rank 0]`, and `[R0/2]` as in our `stages.log`. Of a
+message of several lines the first alone has it."""
 _INNER_TAG = re.compile(
     rb"\[(?:PG[^\]]{0,60}|[Gg]lobal )?[Rr](?:ank|ANK)[ :=_-]{0,2}(\d{1,6})\]"
     rb"|\b(?:global_|GLOBAL_)?(?:rank|RANK)[=:] ?(\d{1,6})\b"
@@ -26,7 +32,7 @@ _DATED = re.compile(
     r"(\d{4})[-/](\d\d)[-/](\d\d)[T _](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?(?:\s?(Z|[+-]\d\d:?\d\d)(?![\d:]))?"
 )
 _GLOG = re.compile(r"(?:^|[\s\[\]:])[IWEF](\d\d)(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?")
-_SYSLOG = re.compile(r"\b(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) {1,2}(\d{1,2}) (\d\d):(\d\d):(\d\d)")
+_SYSLOG = re.compile(r"\b(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) {1,2}(\d{1,2}),? (\d\d):(\d\d):(\d\d)")
 _CLOCK = re.compile(r"^\W{0,3}(\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?\b")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 

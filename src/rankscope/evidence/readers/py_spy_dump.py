@@ -11,7 +11,8 @@ import msgspec
 
 from rankscope.errors import EvidenceError
 from rankscope.evidence.model import Frame, StackSample, Thread
-from rankscope.evidence.stacks import is_user_file, parse_py_spy
+from rankscope.evidence.stacks import parse_py_spy
+from rankscope.whose_code import is_user_file
 
 PROCESS = re.compile(r"^Process (?P<pid>\d+): (?P<command>.*)$", re.MULTILINE)
 _THREAD = re.compile(r'^Thread (?:0x)?(?P<tid>[0-9A-Fa-f]+) \((?P<state>[^)]*)\)(?:: "(?P<name>.*)")?\s*$')

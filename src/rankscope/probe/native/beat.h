@@ -13,6 +13,8 @@
 #include <string.h>
 #include <time.h>
 
+#define MOST_KEPT 8 /* as in batches.py */
+
 typedef struct {
     PyObject_HEAD
     char full, deferring, loss_is_finite;
@@ -20,6 +22,10 @@ typedef struct {
     unsigned long long due, optimizer, loader, loader_number;
     long long loader_site, batch_step;
     PyObject *losses, *inputs, *batch, *place;
+    /* Inputs of the passes before, as many as are held; a ring. */
+    PyObject *kept[MOST_KEPT];
+    long long kept_step[MOST_KEPT];
+    int held, next;
     /* The parts of `place`. */
     unsigned long long site;
     long above, lasti, between, outer_lasti;
@@ -47,6 +53,85 @@ static void replace(PyObject **place, PyObject *value) {
     Py_XDECREF(before);
 }
 
+static PyObject *EMPTY;
+
+/* The inputs of a pass have been used: they take the place of the oldest that are kept. */
+static void end_pass(Beat *beat, long long step) {
+    if (beat->inputs == EMPTY) {
+        return;
+    }
+    PyObject *oldest = beat->inputs;
+    if (beat->held > 0) {
+        oldest = beat->kept[beat->next];
+        beat->kept[beat->next] = beat->inputs;
+        beat->kept_step[beat->next] = step;
+        beat->next = (beat->next + 1) % beat->held;
+    }
+    beat->inputs = Py_NewRef(EMPTY);
+    Py_XDECREF(oldest); /* last: what goes with it may come back here */
+}
+
+static PyObject *beat_pass_over(Beat *beat, PyObject *number) {
+    long long step = PyLong_AsLongLong(number);
+    if (step == -1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    end_pass(beat, step);
+    Py_RETURN_NONE;
+}
+
+/* The newest stay. */
+static void hold(Beat *beat, int passes) {
+    PyObject *kept[MOST_KEPT];
+    long long steps[MOST_KEPT];
+    int count = 0;
+    for (int at = 0; at < beat->held; at++) {
+        int place = (beat->next + at) % beat->held;
+        if (beat->kept[place] != NULL) {
+            kept[count] = beat->kept[place];
+            steps[count++] = beat->kept_step[place];
+        }
+    }
+    int dropped = count > passes ? count - passes : 0;
+    for (int at = 0; at < MOST_KEPT; at++) {
+        beat->kept[at] = dropped + at < count ? kept[dropped + at] : NULL;
+        beat->kept_step[at] = dropped + at < count ? steps[dropped + at] : 0;
+    }
+    beat->held = passes;
+    beat->next = passes > 0 ? (count - dropped) % passes : 0;
+    for (int at = 0; at < dropped; at++) {
+        Py_DECREF(kept[at]); /* last: what goes with it may come back here */
+    }
+}
+
+static PyObject *beat_hold(Beat *beat, PyObject *number) {
+    long passes = PyLong_AsLong(number);
+    if (passes == -1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    passes = passes < 0 ? 0 : passes > MOST_KEPT ? MOST_KEPT : passes;
+    if (passes != beat->held) {
+        hold(beat, (int)passes);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *beat_get_kept(Beat *beat, void *unused) {
+    PyObject *found = PyList_New(0);
+    for (int at = 0; found != NULL && at < beat->held; at++) {
+        PyObject *inputs = beat->kept[(beat->next + at) % beat->held];
+        if (inputs == NULL) {
+            continue;
+        }
+        PyObject *one = Py_BuildValue("LO", beat->kept_step[(beat->next + at) % beat->held], inputs);
+        if (one == NULL || PyList_Append(found, one) < 0) {
+            Py_CLEAR(found);
+        }
+        Py_XDECREF(one);
+    }
+    return found;
+}
+
 /* Of the counters: the time of the last change, steps, batches, calls. Of the loader: batches, number, state, time. */
 enum { CHANGED, STEPS, BATCHES, CALLS };
 enum { LOADER_BATCHES, LOADER_NUMBER, LOADER_STATE, LOADER_TIME };
@@ -61,12 +146,7 @@ static int beat_init(Beat *beat, PyObject *args, PyObject *keywords) {
     }
     beat->full = 1;
     replace(&beat->losses, Py_None);
-    PyObject *nothing = PyTuple_New(0);
-    if (nothing == NULL) {
-        return -1;
-    }
-    replace(&beat->inputs, nothing);
-    Py_DECREF(nothing);
+    replace(&beat->inputs, EMPTY);
     replace(&beat->batch, Py_None);
     replace(&beat->place, Py_None);
     return 0;
@@ -77,6 +157,9 @@ static void beat_dealloc(Beat *beat) {
     Py_XDECREF(beat->inputs);
     Py_XDECREF(beat->batch);
     Py_XDECREF(beat->place);
+    for (int at = 0; at < MOST_KEPT; at++) {
+        Py_XDECREF(beat->kept[at]);
+    }
     Py_XDECREF(beat->tensor);
     if (beat->words != NULL) {
         PyBuffer_Release(&beat->page);
@@ -163,12 +246,15 @@ static PyMemberDef beat_members[] = {
 };
 
 static PyMethodDef beat_methods[] = {
+    {"hold", (PyCFunction)beat_hold, METH_O, "Keep the inputs of so many passes alive from now on."},
+    {"pass_over", (PyCFunction)beat_pass_over, METH_O, "The inputs of the pass have been used, in that step."},
     {"use", (PyCFunction)beat_use, METH_O, "Write to this page from now on."},
     {"watch", (PyCFunction)beat_watch, METH_O, "Read the tensors of this torch from now on."},
     {NULL},
 };
 
 static PyGetSetDef beat_properties[] = {
+    {"kept", (getter)beat_get_kept, NULL, NULL, NULL},
     {"place", (getter)beat_get_place, (setter)beat_set_place, NULL, NULL},
     {NULL},
 };

@@ -12,6 +12,12 @@
 
 #define DLPACK_MAJOR 1
 #define DLPACK_CPU 1
+/* Of a gradient: read whole up to there, by its edges where it has no more rows, and not here where there are more
+   values. As in parameters.py. */
+#define SMALL 4096
+#define MOST_ROWS 4096
+#define ROWS_READ 256
+#define MOST_VALUES 65536
 enum { DLPACK_FLOAT = 2, DLPACK_BFLOAT = 4 };
 
 typedef struct {
@@ -80,21 +86,47 @@ static int all_finite(const Description *tensor, Py_ssize_t count) {
     return !bad;
 }
 
-/* Whether this is a tensor of torch's own type with at most so many numbers, readable from here and all finite. */
-static int is_finite(Describe describe, PyTypeObject *type, PyObject *tensor, Py_ssize_t most) {
-    Description found;
+/* How many numbers lie one behind the other in a tensor of torch's own type that is readable from here; otherwise -1. */
+static Py_ssize_t read_tensor(Describe describe, PyTypeObject *type, PyObject *tensor, Description *found) {
     if (describe == NULL || Py_TYPE(tensor) != type) {
-        return 0;
+        return -1;
     }
-    if (describe(tensor, &found) < 0) {
+    if (describe(tensor, found) < 0) {
         PyErr_Clear(); /* no numbers of its own: it is sparse, or stands for others */
-        return 0;
+        return -1;
     }
-    if (found.device != DLPACK_CPU || found.lanes != 1 || found.data == NULL) {
-        return 0;
+    if (found->device != DLPACK_CPU || found->lanes != 1 || found->data == NULL) {
+        return -1;
     }
-    Py_ssize_t count = numbers_in_row(&found);
-    return count > 0 && count <= most && all_finite(&found, count);
+    return numbers_in_row(found);
+}
+
+static int is_finite_number(Describe describe, PyTypeObject *type, PyObject *tensor) {
+    Description found;
+    return read_tensor(describe, type, tensor, &found) == 1 && all_finite(&found, 1);
+}
+
+/* As `edges` in parameters.py: the first row, and the middle of every row or of some. */
+static int edges_finite(const Description *tensor, Py_ssize_t rows, Py_ssize_t length) {
+    Py_ssize_t apart = (rows + ROWS_READ - 1) / ROWS_READ;
+    Description number = *tensor;
+    int good = all_finite(tensor, length);
+    number.byte_offset += (uint64_t)(length / 2) * (tensor->bits / 8);
+    for (Py_ssize_t at = 0; at < rows; at += apart) {
+        good &= all_finite(&number, 1);
+        number.byte_offset += (uint64_t)(apart * length) * (tensor->bits / 8);
+    }
+    return good;
+}
+
+/* Whether a gradient is all finite, by what is looked at of it. 0 also where it is left to Python. */
+static int looks_finite(Describe describe, PyTypeObject *type, PyObject *tensor) {
+    Description found;
+    Py_ssize_t count = read_tensor(describe, type, tensor, &found);
+    if (count > SMALL && found.dimensions > 1 && found.shape[0] <= MOST_ROWS && count / found.shape[0] <= MOST_VALUES) {
+        return edges_finite(&found, found.shape[0], count / found.shape[0]);
+    }
+    return count > 0 && count <= MOST_VALUES && all_finite(&found, count);
 }
 
 #endif

@@ -37,4 +37,15 @@ def has_words(fact: type[Fact]) -> bool:
     return sentence.dispatch(fact) is not sentence.dispatch(object)
 
 
-from rankscope.report.words import run as _run  # noqa: E402, F401  registers its words
+# Each registers its words.
+from rankscope.report.words import calls as _calls  # noqa: E402, F401
+from rankscope.report.words import endings as _endings  # noqa: E402, F401
+from rankscope.report.words import endings_advice as _endings_advice  # noqa: E402, F401
+from rankscope.report.words import logs as _logs  # noqa: E402, F401
+from rankscope.report.words import numbers as _numbers  # noqa: E402, F401
+from rankscope.report.words import recorded as _recorded  # noqa: E402, F401
+from rankscope.report.words import roots as _roots  # noqa: E402, F401
+from rankscope.report.words import run as _run  # noqa: E402, F401
+from rankscope.report.words import seen as _seen  # noqa: E402, F401
+from rankscope.report.words import setup as _setup  # noqa: E402, F401
+from rankscope.report.words import standing as _standing  # noqa: E402, F401

@@ -53,3 +53,11 @@ def with_victims(text: str, culprits: int, victims: tuple[int, ...], *, failed: 
     them = "it" if culprits == 1 else "them"
     does = f"failed with {them}" if failed else f"{verb(victims, 'wait')} for {them}"
     return f"{text}; {ranks_text(victims)} {does}"
+
+
+def span(seconds: float) -> str:
+    """`12 s`, `12 min`, `3 h`, `4 days`: as exactly as a person needs it."""
+    for size, name in ((86400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {name}"
+    return f"{seconds:.0f} s"

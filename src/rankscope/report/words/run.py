@@ -6,10 +6,11 @@ import signal
 
 from rankscope.diagnosis.facts.run import (
     BeforeThat,
+    CameBack,
     EarlierAttempt,
-    EndedFirst,
     EndedWell,
     EvidenceElsewhere,
+    FirstToFail,
     LauncherRaised,
     LookFailed,
     Meanwhile,
@@ -24,7 +25,6 @@ from rankscope.diagnosis.facts.run import (
     StoppedTwice,
     StoppedUnseen,
     UnusedLosses,
-    WentOn,
 )
 from rankscope.report.words import headline, sentence
 from rankscope.report.words.advice import ADVICE
@@ -70,7 +70,7 @@ def _(_fact: StoppedTwice) -> str:
 
 
 @sentence.register
-def _(fact: EndedFirst) -> str:
+def _(fact: FirstToFail) -> str:
     how = f"with code {fact.code}" if fact.code >= 0 else f"by {signal.Signals(-fact.code).name}"
     return f"rank {fact.rank} ended first, {how}"
 
@@ -116,7 +116,7 @@ def _(fact: SaidMeanwhile) -> str:
 
 
 @sentence.register
-def _(fact: WentOn) -> str:
+def _(fact: CameBack) -> str:
     return f"the job goes on after {fact.after_s:.0f} s of stillness"
 
 

@@ -9,9 +9,13 @@ from rankscope.diagnosis import views
 from rankscope.diagnosis.blame import blame
 from rankscope.diagnosis.code import CodeReader
 from rankscope.diagnosis.divergence import Divergence, Side, find_divergence
+from rankscope.diagnosis.facts import Fact
+from rankscope.diagnosis.facts.calls import Perhaps
+from rankscope.diagnosis.facts.endings import GlooEnded, MetUnlike, WasAt, WrongWayUnknown
 from rankscope.diagnosis.finding import Finding, Possibility
 from rankscope.diagnosis.rules.crashes.deaths import signal_of
 from rankscope.diagnosis.rules.crashes.endings import Endings
+from rankscope.diagnosis.rules.divergence.call_facts import called, ways
 from rankscope.diagnosis.waits import State, WaitGraph
 from rankscope.evidence.model import Call, Evidence, Frame
 
@@ -102,46 +106,37 @@ def _last_stand(state: State) -> tuple[Frame, ...]:
 def _explained(
     origin: Finding, aborted: tuple[int, ...], divergence: Divergence | None, graph: WaitGraph, code: CodeReader
 ) -> Finding:
-    decided = blame(divergence, graph.states, code) if divergence is not None else None
-    sides = divergence.sides if divergence is not None else ()
-    died = f"gloo ended {views.ranks_text(aborted)}, which received a size that it had not asked for"
-    told = "; ".join(_text(side) for side in sides)
-    if decided is None or not decided.ranks:
+    died = GlooEnded(aborted)
+    origin = replace(origin, alternatives=(Possibility("collective-skipped", "possible", Perhaps("skipped-before")),))
+    if divergence is None:
+        return replace(origin, culprits=(), summary=MetUnlike((), (), died), because=(died, WrongWayUnknown()))
+    decided = blame(divergence, graph.states, code)
+    sides = {side.ranks: _stood(side, divergence) for side in divergence.sides}
+    if not decided.ranks:
         return replace(
             origin,
             culprits=(),
-            summary=f"the ranks met in different collectives or sizes: {told or died}",
-            because=(died, *(_text(side) for side in sides), "which of them took the wrong way is not known"),
-            alternatives=(Possibility("collective-skipped", "possible", "one side may have left out a call before"),),
+            summary=MetUnlike((), tuple(sides.values()), died),
+            because=(died, *sides.values(), WrongWayUnknown()),
+            ways=ways(divergence),
         )
     culprits = tuple(
-        views.rank_culprit(seen, _doing(side), views.where(side.site[0]) if side.site else None)
-        for side in sides
+        views.rank_culprit(seen, sides[side.ranks], views.where(side.site[0]) if side.site else None)
+        for side in divergence.sides
         for rank in side.ranks
         if rank in decided.ranks and (seen := graph.states[rank].seen) is not None
     )
-    guilty = "; ".join(_text(side) for side in sides if set(side.ranks) <= set(decided.ranks))
-    others = "; ".join(_text(side) for side in sides if not set(side.ranks) <= set(decided.ranks))
+    wrong = tuple(fact for ranks, fact in sides.items() if set(ranks) <= set(decided.ranks))
+    others = tuple(fact for ranks, fact in sides.items() if not set(ranks) <= set(decided.ranks))
     return replace(
         origin,
         culprits=culprits,
-        summary=f"{guilty}, while {others}",
-        because=(*(_text(side) for side in sides), *decided.reasons, died),
-        alternatives=(Possibility("collective-skipped", "possible", "one side may have left out a call before"),),
+        summary=MetUnlike(wrong, others, died),
+        because=(*sides.values(), *decided.reasons, died),
     )
 
 
-def _doing(side: Side) -> str:
-    return f"called {side.event.op}" if side.event is not None else "was in a call of its own"
-
-
-def _text(side: Side) -> str:
-    who = views.ranks_text(side.ranks)
-    at = views.place(views.where(side.site[0])) if side.site else "torch's own code"
-    if side.event is None and not side.site:
-        return f"{who} did not make it"
-    if side.event is None:
-        return f"{who} {'was' if len(side.ranks) == 1 else 'were'} in {at}"
-    size = f" of {side.event.numel} element{'s' if side.event.numel > 1 else ''}" if side.event.numel > 0 else ""
-    step = f", after step {side.event.step}" if side.event.step > 0 else ""
-    return f"{who} called {side.event.op}{size} at {at}{step}"
+def _stood(side: Side, divergence: Divergence) -> Fact:
+    if side.event is None and side.site:
+        return WasAt(side.ranks, views.where(side.site[0]))
+    return called(side, divergence)

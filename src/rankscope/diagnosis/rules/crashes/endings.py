@@ -2,27 +2,49 @@
 
 from __future__ import annotations
 
-import signal
+import re
 from dataclasses import dataclass, replace
 
+from rankscope.diagnosis.advice import Advice
+from rankscope.diagnosis.facts import Fact
+from rankscope.diagnosis.facts.endings import (
+    AlsoFailedSo,
+    Besides,
+    ClocksMayDiffer,
+    FailedAlike,
+    FailedAsConsequence,
+    FailedLater,
+    RepeatsErrorOf,
+    StillConnects,
+    Together,
+)
 from rankscope.diagnosis.finding import Finding, Possibility
-from rankscope.diagnosis.rules.crashes.deaths import explain_code, explain_signal, explain_worker_death, signal_of
-from rankscope.diagnosis.rules.crashes.exceptions import explain_exception, message_of, original_of
-from rankscope.diagnosis.rules.crashes.known_errors import recognise_lines
-from rankscope.diagnosis.rules.crashes.left import explain_left
+from rankscope.diagnosis.rules.crashes.chains import account_of, first_line, known_error_of
+from rankscope.diagnosis.rules.crashes.deaths import signal_of
+from rankscope.diagnosis.rules.crashes.exceptions import explain_exception
+from rankscope.diagnosis.rules.crashes.left import explain_left, origin_in_thread
 from rankscope.diagnosis.rules.crashes.models_differ import odd_models
-from rankscope.diagnosis.views import place, rank_culprit, ranks_text, where
-from rankscope.evidence.model import Evidence, RaisedException, RankEvidence
+from rankscope.diagnosis.rules.crashes.origins import Origin, noted_exception, origin_of
+from rankscope.diagnosis.rules.crashes.repeated import without_repeats
+from rankscope.diagnosis.views import rank_culprit, where
+from rankscope.evidence.model import Evidence, RankEvidence
 
 __all__ = ["Endings", "explain_endings", "explain_exception", "explain_left"]
 
 _EXIT_CODE_HANDICAP_S = 5.0
 """A victim may end itself quickly with a code of its own, before the culprit's process is seen to be gone."""
+_BROKEN_CALL_HANDICAP_S = 1.0
+"""An exception right after a collective that failed may be what became of another rank's end."""
+_NOTICED_LATE_S = 0.3
+"""A signal leaves no note of its time: the launcher comes by a little later."""
 _SEEN_LATE_S = 1.0
 """The launcher looks at its processes one after another: nearly equal times have no order."""
 _SAME_MOMENT_S = 0.25
+_CLOCKS_APART_S = 1.0
+"""Hosts agree on the time no better than that."""
 _NEWEST = 4
 """So many calls back a failed collective may have led to an error."""
+_NUMBERS = re.compile(r"\d+")
 _OF_SHARED_FILES = frozenset(
     {
         *("OSError", "FileNotFoundError", "FileExistsError", "PermissionError", "IsADirectoryError", "BlockingIOError"),
@@ -30,10 +52,6 @@ _OF_SHARED_FILES = frozenset(
     }
 )
 """Errors that a rank also meets where another one has left a file unwritten or half-written."""
-_CHAIN = (
-    "During handling of the above exception, another exception occurred:",
-    "The above exception was the direct cause of the following exception:",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,155 +63,48 @@ class Endings:
     """Ranks that ended with code 0 while others had not finished."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Origin:
-    rank: RankEvidence
-    finding: Finding
-    at: float
-    kind: str
-    """The exception's type, or how it ended."""
-
-
 def explain_endings(evidence: Evidence) -> Endings:
     """Pure victims are told by their words: a closed connection, a timeout, an abort by the watchdog."""
-    failed = [rank for rank in evidence.ranks if rank.exit and rank.exit.code != 0 and not rank.exit.by_launcher]
-    origins: list[_Origin] = []
-    victims: list[int] = []
-    for rank in failed:
-        origin = _origin(rank, evidence)
-        if origin is None:
-            victims.append(rank.rank)
-        else:
-            origins.append(origin)
-    origins, unreached = _without_unreached_masters(origins, evidence)
-    victims += unreached
-    odd = odd_models(evidence)
-    if any(origin.rank.rank in odd for origin in origins):
-        victims += [origin.rank.rank for origin in origins if origin.rank.rank not in odd]
-        origins = [origin for origin in origins if origin.rank.rank in odd]
+    ended = [rank for rank in evidence.ranks if rank.exit is not None and not rank.exit.by_launcher]
+    failed = [rank for rank in ended if rank.exit is not None and rank.exit.code != 0]
+    found = {rank.rank: origin_of(rank, evidence) for rank in failed}
+    origins = [origin for origin in found.values() if origin is not None]
+    victims = [rank for rank, origin in found.items() if origin is None]
+    for rank in _left(evidence, frozenset(victims)):
+        died = origin_in_thread(next(seen for seen in ended if seen.rank == rank), evidence)
+        origins += [died] if died is not None else []
+    gave_up = [rank.rank for rank in ended if rank.rank not in found and _gave_up(rank, evidence)]
+    for settle in (_without_unreached_masters, without_repeats, _without_usual_models):
+        origins, also = settle(origins, evidence)
+        victims += also
     finding: Finding | None = None
     if origins:
-        finding, also = _decide(origins, tuple(victims))
+        finding, also = _decide(origins, tuple(sorted(victims)))
         if finding.cause == "address-unreachable":
             finding = _with_those_connecting(finding, evidence)
         victims += also
-    return Endings(finding, tuple(sorted(victims)), _left(evidence, frozenset(victims)))
+    left = _left(evidence, frozenset(victims))
+    victims += [rank for rank in gave_up if rank in left]
+    explained = {*victims, *(culprit.rank for culprit in (finding.culprits if finding is not None else ()))}
+    return Endings(finding, tuple(sorted(victims)), tuple(rank for rank in left if rank not in explained))
 
 
-def _origin(rank: RankEvidence, evidence: Evidence) -> _Origin | None:
-    """What this rank began; None when it is a victim."""
-    exit_ = rank.exit
-    if exit_ is None:
-        return None
-    exception = _deciding_exception(rank)
-    if exception is not None:
-        if _is_consequence(rank, exception):
-            return None
-        at = exception.at if exception.at is not None else exit_.at
-        dead_worker = explain_worker_death(rank, exception, evidence)
-        finding = dead_worker or explain_exception(rank, exception, evidence)
-        return _Origin(rank, _with_code(finding, rank), at, exception.type.rpartition(".")[2])
-    ended_by = signal_of(rank)
-    if ended_by is not None:
-        number, certain = ended_by
-        aborted = number == signal.SIGABRT
-        if aborted and recognise_lines((*rank.error_tail, *rank.output_tail), ("victim",)) is not None:
-            return None if not _own_abort(rank) else _signalled(rank, number, certain, evidence)
-        return _signalled(rank, number, certain, evidence)
-    if _printed_consequence(rank):
-        return None
-    special = _printed_special(rank, evidence)
-    return _Origin(rank, special or explain_code(rank, exit_, evidence), exit_.at, f"code {exit_.code}")
+def _gave_up(rank: RankEvidence, evidence: Evidence) -> bool:
+    """It ended with code 0, but because it had lost the others: it caught that error, or a thread died of it."""
+    noted = noted_exception(rank)
+    return noted is not None and account_of(rank, noted, evidence).victim
 
 
-def _signalled(rank: RankEvidence, number: signal.Signals, certain: bool, evidence: Evidence) -> _Origin:
-    at = rank.exit.at if rank.exit is not None else evidence.collected_at
-    return _Origin(rank, explain_signal(rank, number, certain, evidence), at, number.name)
+def _without_usual_models(origins: list[Origin], evidence: Evidence) -> tuple[list[Origin], list[int]]:
+    """DDP's complaint is raised on all ranks; those whose model differs from the others' began it."""
+    odd = odd_models(evidence)
+    if not any(origin.rank.rank in odd for origin in origins):
+        return origins, []
+    usual = [origin.rank.rank for origin in origins if origin.rank.rank not in odd]
+    return [origin for origin in origins if origin.rank.rank in odd], usual
 
 
-def _own_abort(rank: RankEvidence) -> bool:
-    """gloo aborts the process that receives a wrong size: its words outweigh a connection closed later."""
-    said = recognise_lines((*rank.error_tail, *rank.output_tail), ("culprit",))
-    return said is not None and said.cause in {"collective-mismatch", "out-of-memory-host"}
-
-
-def _deciding_exception(rank: RankEvidence) -> RaisedException | None:
-    """The exception that ended the rank: the one its hook saw; else the last printed, where nothing else ended it."""
-    main = [each for each in rank.exceptions if each.source != "pending" and each.thread == "MainThread"]
-    seen = [each for each in main if each.source in {"hook", "error-file"}]
-    code = rank.exit.code if rank.exit is not None else 0
-    if seen:
-        # A signal that comes after it, such as a crash while the interpreter is torn down, is its consequence.
-        return _own_of_chain(rank, seen[-1])
-    chose_code = rank.progress is not None and bool(rank.progress.exit_site)
-    if code < 0 or chose_code or not main:
-        return None
-    return _own_of_chain(rank, main[-1])
-
-
-def _own_of_chain(rank: RankEvidence, last: RaisedException) -> RaisedException:
-    """Of a chain the last counts, unless it is a mere consequence that covers the rank's own error."""
-    first = _chain(rank, last)[0]
-    return first if _says_victim(rank, last) and not _says_victim(rank, first) else last
-
-
-def _is_consequence(rank: RankEvidence, exception: RaisedException) -> bool:
-    """Also an error of its own that a rank raised because of a broken connection is a consequence."""
-    return _says_victim(rank, exception) or _says_victim(rank, _chain(rank, exception)[0])
-
-
-def _says_victim(rank: RankEvidence, exception: RaisedException) -> bool:
-    known = message_of(original_of(rank, exception))
-    return known is not None and known.role == "victim"
-
-
-def _chain(rank: RankEvidence, last: RaisedException) -> tuple[RaisedException, ...]:
-    """The exceptions that led to the last one, as the printed traceback links them, oldest first."""
-    printed = [each for each in rank.exceptions if each.source == "output"]
-    text = "\n".join((*rank.output_tail, *rank.error_tail))
-    at = next((n for n in reversed(range(len(printed))) if _alike(printed[n], last)), None)
-    chain = [last]
-    while at is not None and at > 0 and _linked(text, printed[at - 1], printed[at]):
-        at -= 1
-        chain.insert(0, replace(printed[at], at=last.at))
-    return tuple(chain)
-
-
-def _alike(one: RaisedException, other: RaisedException) -> bool:
-    return one.type.rpartition(".")[2] == other.type.rpartition(".")[2] and _head(one)[1] == _head(other)[1]
-
-
-def _head(exception: RaisedException) -> tuple[str, str]:
-    return exception.type, exception.message.strip().partition("\n")[0]
-
-
-def _linked(text: str, earlier: RaisedException, later: RaisedException) -> bool:
-    begin, end = (text.rfind(": ".join(filter(None, _head(each)))) for each in (earlier, later))
-    return 0 <= begin < end and any(mark in text[begin:end] for mark in _CHAIN)
-
-
-def _printed_consequence(rank: RankEvidence) -> bool:
-    """The program caught the error, printed it and ended itself with a code."""
-    printed = [each for each in rank.exceptions if each.source == "output"]
-    return bool(printed) and _is_consequence(rank, printed[-1])
-
-
-def _printed_special(rank: RankEvidence, evidence: Evidence) -> Finding | None:
-    """A caught and printed error of a known kind, such as a full disk, says more than the exit code."""
-    printed = [each for each in rank.exceptions if each.source == "output" and each.thread == "MainThread"]
-    if not printed:
-        return None
-    finding = explain_exception(rank, printed[-1], evidence)
-    return replace(_with_code(finding, rank), certainty="likely") if finding.cause != "exception" else None
-
-
-def _with_code(finding: Finding, rank: RankEvidence) -> Finding:
-    if rank.exit is None:
-        return finding
-    return replace(finding, because=(*finding.because, f"rank {rank.rank} ended with code {rank.exit.code}"))
-
-
-def _without_unreached_masters(origins: list[_Origin], evidence: Evidence) -> tuple[list[_Origin], list[int]]:
+def _without_unreached_masters(origins: list[Origin], evidence: Evidence) -> tuple[list[Origin], list[int]]:
     """A rank that cannot reach the master is a victim where rank 0 itself failed otherwise, left, or never listened."""
     master = next((rank for rank in evidence.ranks if rank.rank == 0), None)
     if master is None:
@@ -212,7 +123,7 @@ def _with_those_connecting(finding: Finding, evidence: Evidence) -> Finding:
         if _connecting(rank):
             call = next(c for c in rank.progress.calls if c.op == "init_process_group") if rank.progress else None
             at = where(call.site[0]) if call is not None and call.site else None
-            more.append(rank_culprit(rank, "still tries to connect to the same address", at))
+            more.append(rank_culprit(rank, StillConnects(rank.rank), at))
     return replace(finding, culprits=(*finding.culprits, *more))
 
 
@@ -223,13 +134,12 @@ def _connecting(master: RankEvidence) -> bool:
     return master.exit is None and any(call.op == "init_process_group" and call.left_at is None for call in calls)
 
 
-def _names_address(origin: _Origin) -> bool:
-    exception = _deciding_exception(origin.rank)
-    known = message_of(exception) if exception is not None else None
+def _names_address(origin: Origin) -> bool:
+    known = known_error_of(origin.account.told) if origin.account is not None else None
     return known is not None and known.role == "neutral" and known.cause == "address-unreachable"
 
 
-def _decide(origins: list[_Origin], victims: tuple[int, ...]) -> tuple[Finding, list[int]]:
+def _decide(origins: list[Origin], victims: tuple[int, ...]) -> tuple[Finding, list[int]]:
     """The earliest origin with those that failed alike, and the later ones, which become victims."""
     ordered = sorted(origins, key=_order)
     first = ordered[0]
@@ -237,55 +147,85 @@ def _decide(origins: list[_Origin], victims: tuple[int, ...]) -> tuple[Finding, 
     beside = [each for each in ordered[1:] if each not in alike and _of_its_own(first, each)]
     rest = [each for each in ordered[1:] if each not in alike and each not in beside]
     later = [each for each in rest if each.at >= first.at]
-    more = [culprit for each in (*alike, *beside) for culprit in each.finding.culprits]
-    culprits = (*first.finding.culprits, *more)
-    because = list(first.finding.because)
+    finding = first.finding
+    headline = _headline(first, alike)
+    because: list[str | Fact] = [*finding.because]
     if beside:
-        because.append("at the same time, for a reason of their own: " + "; ".join(e.finding.summary for e in beside))
+        headline = Together((headline, *(each.finding.summary for each in beside)))
+        because.append(Together(tuple(each.finding.summary for each in beside)))
+        finding = replace(finding, fix=(Advice("mend-each"),))
     if alike:
-        because.append(f"{ranks_text([each.rank.rank for each in alike])} failed in the same way")
+        because.append(AlsoFailedSo(_numbers(alike)))
     if later:
-        because.append(
-            f"{ranks_text([each.rank.rank for each in later])} failed {later[0].at - first.at:.1f} s later or more"
-        )
-    if victims:
-        because.append(f"{ranks_text(victims)} failed only as a consequence: a closed connection or a timeout")
-    earlier = tuple(
-        Possibility(each.finding.cause, "possible", f"earlier, {each.finding.summary}")
-        for each in rest
-        if each.at < first.at
-    )
-    others = tuple(
-        Possibility(each.finding.cause, "possible", f"also, {each.finding.summary}")
-        for each in later
-        if each.finding.cause != first.finding.cause
-    )
+        because.append(FailedLater(_numbers(later), later[0].at - first.at))
+    close = _too_close_to_tell(first, later)
+    if close:
+        because.append(close)
+        finding = replace(finding, certainty="likely" if finding.certainty == "proven" else finding.certainty)
+    repeating = {rank for fact in because if isinstance(fact, RepeatsErrorOf) for rank in fact.ranks}
+    if not repeating.issuperset(victims):
+        because.append(FailedAsConsequence(tuple(rank for rank in victims if rank not in repeating)))
+    more = (culprit for each in (*alike, *beside) for culprit in each.finding.culprits)
     finding = replace(
-        first.finding,
-        culprits=culprits,
+        finding,
+        culprits=(*finding.culprits, *more),
         because=tuple(because),
-        alternatives=(*first.finding.alternatives, *earlier, *others),
-        summary="; ".join((_summary(first, alike), *(each.finding.summary for each in beside))),
+        alternatives=(*finding.alternatives, *_not_the_verdict(first, rest)),
+        summary=headline,
     )
-    if beside:
-        finding = replace(finding, fix=("mend each of these errors: none of them is a consequence of another",))
     return finding, [each.rank.rank for each in later]
 
 
-def _summary(first: _Origin, alike: list[_Origin]) -> str:
+def _numbers(origins: list[Origin]) -> tuple[int, ...]:
+    return tuple(sorted(each.rank.rank for each in origins))
+
+
+def _headline(first: Origin, alike: list[Origin]) -> str | Fact:
     if not alike:
         return first.finding.summary
-    numbers = [each.rank.rank for each in (first, *alike)]
-    at = first.finding.culprits[0].where
-    return f"{ranks_text(numbers)} failed with {first.kind}" + (f" in {place(at)}" if at is not None else "")
+    return FailedAlike(_numbers([first, *alike]), first.kind, first.finding.culprits[0].where)
 
 
-def _order(origin: _Origin) -> tuple[float, int]:
-    handicap = _EXIT_CODE_HANDICAP_S if origin.finding.cause == "exit-code" else 0.0
-    return origin.at + handicap, origin.rank.rank
+def _not_the_verdict(first: Origin, rest: list[Origin]) -> list[Possibility]:
+    return [
+        Possibility(each.finding.cause, "possible", Besides(each.finding.summary, earlier=each.at < first.at))
+        for each in rest
+        if each.at < first.at or each.finding.cause != first.finding.cause
+    ]
 
 
-def _of_its_own(first: _Origin, other: _Origin) -> bool:
+def _too_close_to_tell(first: Origin, later: list[Origin]) -> ClocksMayDiffer | None:
+    hosts = {
+        each.rank.host
+        for each in later
+        if each.rank.host != first.rank.host and each.at - first.at < _CLOCKS_APART_S and each.rank.host
+    }
+    return ClocksMayDiffer((first.rank.host, *sorted(hosts))) if hosts and first.rank.host else None
+
+
+def _order(origin: Origin) -> tuple[float, int]:
+    """When it failed, as far as the time tells something: an ending that may be a consequence waits for the others."""
+    at = origin.at
+    if origin.finding.cause == "exit-code" and origin.account is None:
+        at += _EXIT_CODE_HANDICAP_S
+    elif origin.account is None and signal_of(origin.rank) is not None:
+        at -= _NOTICED_LATE_S
+    elif _after_broken_call(origin):
+        at += _BROKEN_CALL_HANDICAP_S
+    return at, origin.rank.rank
+
+
+def _after_broken_call(origin: Origin) -> bool:
+    """A collective of the rank had failed, and the exception is not the one of that call itself."""
+    progress, account = origin.rank.progress, origin.account
+    if progress is None or account is None or known_error_of(account.told) is not None:
+        return False
+    failed = [call for call in progress.calls[-_NEWEST:] if call.failed and call.site]
+    raised = {(frame.file, frame.line) for frame in account.told.frames}
+    return any((call.site[0].file, call.site[0].line) not in raised for call in failed)
+
+
+def _of_its_own(first: Origin, other: Origin) -> bool:
     """An error raised at the same moment, outside of any collective, that no file of the other rank can have caused."""
     if first.finding.cause != "exception" or other.finding.cause != "exception":
         return False
@@ -296,11 +236,20 @@ def _of_its_own(first: _Origin, other: _Origin) -> bool:
     return progress is not None and not any(call.failed for call in calls[-_NEWEST:])
 
 
-def _same_failure(one: _Origin, other: _Origin) -> bool:
+def _same_failure(one: Origin, other: Origin) -> bool:
+    """The same cause at the same line, or in the same words; of a special cause, with the same kind of error."""
     if one.finding.cause != other.finding.cause:
         return False
-    place_of_one, place_of_other = one.finding.culprits[0].where, other.finding.culprits[0].where
-    return one.kind == other.kind or (place_of_one is not None and place_of_one == place_of_other)
+    places = one.finding.culprits[0].where, other.finding.culprits[0].where
+    if places[0] is not None and places[0] == places[1]:
+        return True
+    special = one.finding.cause != "exception"
+    return one.kind == other.kind and (special or _words(one) == _words(other))
+
+
+def _words(origin: Origin) -> str:
+    """Without the numbers, in which ranks differ."""
+    return _NUMBERS.sub("", first_line(origin.account.told.message)) if origin.account is not None else ""
 
 
 def _left(evidence: Evidence, victims: frozenset[int]) -> tuple[int, ...]:

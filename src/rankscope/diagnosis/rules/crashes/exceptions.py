@@ -4,130 +4,106 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from posixpath import basename
 
+from rankscope.diagnosis.advice import Advice
 from rankscope.diagnosis.code import CodeReader
+from rankscope.diagnosis.facts import Fact
+from rankscope.diagnosis.facts.endings import CameOutAs, Means, Raised, RaisedWhileHandling, SeenAsException
 from rankscope.diagnosis.finding import Finding, Possibility
-from rankscope.diagnosis.rules.crashes.known_error import Message
-from rankscope.diagnosis.rules.crashes.known_errors import recognise
+from rankscope.diagnosis.rules.crashes.chains import Account, account_of, first_line, known_error_of, short_type
+from rankscope.diagnosis.rules.crashes.known_error import KnownError
 from rankscope.diagnosis.rules.standing.frames import plain_name, source_line
-from rankscope.diagnosis.verdict import Certainty, Where
-from rankscope.diagnosis.views import innermost_user_frame, place, rank_culprit, where
+from rankscope.diagnosis.verdict import Where
+from rankscope.diagnosis.views import innermost_user_frame, rank_culprit, where
 from rankscope.evidence.model import Evidence, Frame, RaisedException, RankEvidence
-from rankscope.evidence.tracebacks import find_tracebacks
 
 _PATH = re.compile(r"'([^']+)'")
 _WORKER = re.compile(r"in DataLoader worker process (\d+)")
+_SPAWNED = re.compile(r"-- Process (\d+) terminated with the following error")
 _TRUNCATED = re.compile(
     r"PytorchStreamReader failed|failed finding central directory|File is not a zip file|Ran out of input"
     r"|pickle data was truncated|unexpected EOF|EOF marker|Compressed file ended before|incomplete metadata"
 )
 """A file of which only the beginning is there."""
 _MAKES_FOLDER = re.compile(r"\b(?:mkdir|makedirs)\b")
-_IN_DISTRIBUTED = "/torch/distributed/"
+_FATES = {"pending": "pending", "exit": "caught", "thread": "thread"}
+_LONGEST = 160
 
-_FIX: dict[str, tuple[str, ...]] = {
-    "out-of-memory-host": (
-        "use less memory on this rank: smaller batches, fewer loader workers, memory-mapped data",
-        "raise the memory limit of the job or container",
-    ),
-    "out-of-memory-gpu": (
-        "use less GPU memory: a smaller batch, gradient accumulation, activation checkpointing, lower precision",
-        "see that no other process uses this GPU, and that each rank uses its own (torch.load(map_location=...))",
-    ),
-    "import-failed": (
-        "install the module into the environment of every node, and start the job with that environment's Python",
-    ),
-    "path-race": (
-        "create it on one rank and let the others wait at a barrier, or os.makedirs(path, exist_ok=True)",
-        "write to a temporary name and rename it, so that nobody sees half of it",
-    ),
-    "killed": ("find who sends the signal: a person, the scheduler, a time limit",),
-    "dataloader-stuck": ("find what the loader's workers wait for, or raise DataLoader(timeout=...)",),
+_RAN_OUT = frozenset({"out-of-memory-host", "out-of-memory-gpu", "shm-exhausted", "fd-exhausted", "disk-full"})
+"""Causes that stay true whatever the program made of the exception."""
+_LIKELY = frozenset({"path-race", "address-unreachable", "collective-mismatch", "comm-error", "killed"})
+_FIX: dict[str, tuple[Advice, ...]] = {
+    "out-of-memory-host": (Advice("use-less-host-memory"), Advice("raise-memory-limit")),
+    "out-of-memory-gpu": (Advice("use-less-gpu-memory"), Advice("own-gpu-each")),
+    "import-failed": (Advice("install-module"),),
+    "path-race": (Advice("create-on-one-rank"), Advice("write-and-rename")),
+    "killed": (Advice("find-sender"),),
+    "dataloader-stuck": (Advice("find-what-workers-wait-for"),),
 }
-
-
-def text_of(exception: RaisedException) -> str:
-    return f"{exception.type}: {exception.message}"
-
-
-def is_communication(exception: RaisedException) -> bool:
-    """Raised inside torch.distributed, beneath any code of the user."""
-    inner = []
-    for frame in exception.frames:
-        if frame.user:
-            break
-        inner.append(frame)
-    return any(_IN_DISTRIBUTED in frame.file for frame in inner)
-
-
-def message_of(exception: RaisedException) -> Message | None:
-    """The table's entry for an exception; for the text of an exception passed on by a worker, that one's."""
-    return recognise(text_of(exception), communication=is_communication(exception))
-
-
-def original_of(rank: RankEvidence, exception: RaisedException) -> RaisedException:
-    """The exception that a worker process raised and `exception` only passed on; else itself."""
-    if "Traceback (most recent call last)" not in exception.message:
-        return exception
-    found = find_tracebacks(exception.message.splitlines())
-    if found:
-        return replace(found[-1], at=exception.at)
-    # The message may have been cut: the output has the whole of it, in the order in which it was raised.
-    kind = exception.type.rpartition(".")[2]
-    earlier = [each for each in rank.exceptions if each.source == "output" and each.type.rpartition(".")[2] == kind]
-    return replace(earlier[0], at=exception.at) if len(earlier) > 1 else exception
 
 
 def explain_exception(rank: RankEvidence, exception: RaisedException, evidence: Evidence) -> Finding:
     """What an exception of a rank means, whether it ended the rank or is still being handled in it."""
-    original = original_of(rank, exception)
-    own = any(frame.user for frame in original.frames)
-    at = where_raised(original.frames if own else exception.frames) or where_raised(original.frames)
-    cause, known = cause_of(rank, original, evidence)
-    name = original.type.rpartition(".")[2]
-    said = _first_line(original.message)
-    doing = f"raised {name}" + (f": {said}" if said else "")
-    if (worker := _WORKER.search(exception.message)) is not None:
-        doing += f" (in data-loading worker {worker[1]})"
-    pending = exception.source == "pending"
-    how = "is being handled" if pending else "was not caught"
-    fix = (known.fix if known is not None and known.fix else None) or _FIX.get(cause) or _general_fix(at)
-    likely = cause in {"path-race", "address-unreachable", "collective-mismatch", "comm-error", "killed"}
-    certainty: Certainty = "likely" if likely else "proven"
+    return explain_account(rank, account_of(rank, exception, evidence), evidence)
+
+
+def explain_account(rank: RankEvidence, account: Account, evidence: Evidence) -> Finding:
+    told, cause, known = _cause_of_account(rank, account, evidence)
+    at = place_of(account)
+    raised = raised_fact(rank.rank, account, told)
+    hidden = all(link.error is not told for link in account.links)
     return Finding(
         outcome="hang" if cause == "dataloader-stuck" else "crash",
         cause=cause,
-        certainty=certainty,
-        culprits=(rank_culprit(rank, doing, at),),
-        summary=f"rank {rank.rank} raised {name} in {place(at)}" + (f": {said}" if said else ""),
-        because=(f"{name} {how} on rank {rank.rank}, raised in {place(at)}", *_meaning(known)),
-        fix=fix,
+        certainty="likely" if cause in _LIKELY or hidden else "proven",
+        culprits=(rank_culprit(rank, raised, at),),
+        summary=raised,
+        because=(raised, *story(account, told), *((Means(known.name),) if known is not None else ())),
+        fix=(known.fix if known is not None else ()) or _FIX.get(cause) or _general_fix(at),
         alternatives=()
         if cause == "exception"
-        else (Possibility("exception", "possible", f"seen as an exception it is {name} in {place(at)}"),),
+        else (Possibility("exception", "possible", SeenAsException(short_type(told), at)),),
         references=(known.reference,) if known is not None and known.reference else (),
     )
 
 
-def cause_of(rank: RankEvidence, exception: RaisedException, evidence: Evidence) -> tuple[str, Message | None]:
-    """The most special cause that the type and the text of an exception allow, with the table's entry."""
-    kind = exception.type.rpartition(".")[2]
-    if kind in {"MemoryError", "_ArrayMemoryError"}:
-        return "out-of-memory-host", None
-    if kind == "OutOfMemoryError":
-        return "out-of-memory-gpu", None
-    if kind in {"ModuleNotFoundError", "ImportError"}:
-        return "import-failed", None
-    if kind == "KeyboardInterrupt":
-        return "killed", None
-    if kind in {"FileExistsError", "FileNotFoundError"}:
-        return ("path-race" if _lost_a_race(rank, exception, evidence) else "exception"), None
-    if "DataLoader timed out after" in exception.message:
-        return "dataloader-stuck", None
-    known = message_of(exception)
-    if _TRUNCATED.search(exception.message) and _read_half_written(rank, exception, evidence):
-        return "path-race", None
-    return (known.cause if known is not None and known.cause is not None else "exception"), known
+def explain_unnamed(exception: RaisedException, tail: tuple[str, ...], evidence: Evidence) -> Finding:
+    """An exception in lines of which no rank is known; `tail` is where they stand."""
+    nobody = RankEvidence(rank=-1, local_rank=-1, host="", pid=0, started_at=evidence.started_at, error_tail=tail)
+    finding = explain_exception(nobody, exception, evidence)
+    [culprit] = finding.culprits
+    nameless = tuple(replace(fact, rank=None) if isinstance(fact, Raised) else fact for fact in finding.because)
+    return replace(
+        finding,
+        certainty="likely",
+        culprits=(replace(culprit, rank=None, doing=nameless[0]),),
+        summary=nameless[0],
+        because=nameless,
+    )
+
+
+def raised_fact(rank: int | None, account: Account, told: RaisedException | None = None) -> Raised:
+    told = told or account.told
+    ended_by = account.last
+    worker, spawned = _number(_WORKER, account), _number(_SPAWNED, account)
+    return Raised(
+        rank=rank,
+        type=short_type(told),
+        text=_short(first_line(told.message)),
+        at=place_of(account),
+        fate="thread" if ended_by.thread != "MainThread" else _FATES.get(ended_by.source, "uncaught"),
+        loader_worker=worker,
+        spawned=spawned,
+        thread=ended_by.thread if ended_by.thread != "MainThread" else "",
+    )
+
+
+def place_of(account: Account) -> Where | None:
+    """The innermost user frame of the first exception that has one; else the innermost frame of all."""
+    return where_raised(account.told.frames) or next(
+        (at for link in account.links if (at := where_raised(link.error.frames)) is not None), None
+    )
 
 
 def where_raised(frames: tuple[Frame, ...]) -> Where | None:
@@ -138,12 +114,78 @@ def where_raised(frames: tuple[Frame, ...]) -> Where | None:
     return where(found)
 
 
+def _number(pattern: re.Pattern[str], account: Account) -> int | None:
+    match = next((match for link in account.links if (match := pattern.search(link.error.message))), None)
+    return int(match[1]) if match is not None else None
+
+
+def story(account: Account, told: RaisedException) -> tuple[Fact, ...]:
+    """What became of the first exception, and what the program was handling when it was raised."""
+    facts: list[Fact] = []
+    last = account.last
+    if last is not told and (short_type(last), first_line(last.message)) != (
+        short_type(told),
+        first_line(told.message),
+    ):
+        at = where_raised(last.frames)
+        led = next(link.led for link in (*account.hidden, *account.links) if link.error is told)
+        facts.append(CameOutAs(short_type(told), short_type(last), _short(first_line(last.message)), at, led))
+    handled = [link.error for link in account.hidden if link.led == "context"]
+    if handled:
+        first = handled[-1]
+        facts.append(RaisedWhileHandling(short_type(told), short_type(first), where_raised(first.frames)))
+    return tuple(facts)
+
+
+def _cause_of_account(
+    rank: RankEvidence, account: Account, evidence: Evidence
+) -> tuple[RaisedException, str, KnownError | None]:
+    """The exception that is told, its cause, and the table's entry.
+
+    An exception inside a library that led to the one with the user's line may say more than that one does.
+    """
+    found = (account.told, *cause_of(rank, account.told, evidence))
+    follows = True
+    for link in reversed(account.links[: account.telling]):
+        follows = follows and link.led != "context"
+        cause, known = cause_of(rank, link.error, evidence)
+        if cause != "exception" and (follows or cause in _RAN_OUT):
+            found = (link.error, cause, known)
+    if found[1] == "exception":
+        for link in account.hidden:
+            hidden, entry = cause_of(rank, link.error, evidence)
+            if link.led == "suppressed" and hidden in _RAN_OUT:
+                return link.error, hidden, entry
+    return found
+
+
+def cause_of(rank: RankEvidence, exception: RaisedException, evidence: Evidence) -> tuple[str, KnownError | None]:
+    """The most special cause that the type and the text of an exception allow, with the table's entry."""
+    kind = short_type(exception)
+    if kind in {"MemoryError", "_ArrayMemoryError"}:
+        return "out-of-memory-host", None
+    if kind == "OutOfMemoryError":
+        return "out-of-memory-gpu", None
+    known = known_error_of(exception)
+    special = known.cause if known is not None and known.cause is not None else None
+    if kind in {"ModuleNotFoundError", "ImportError"}:
+        return (special, known) if special == "out-of-memory-host" else ("import-failed", None)
+    if kind == "KeyboardInterrupt":
+        return "killed", None
+    if kind in {"FileExistsError", "FileNotFoundError"}:
+        return ("path-race" if _lost_a_race(rank, exception, evidence) else "exception"), None
+    if "DataLoader timed out after" in exception.message:
+        return "dataloader-stuck", None
+    if _TRUNCATED.search(exception.message) and _read_half_written(rank, exception, evidence):
+        return "path-race", None
+    return special or "exception", known
+
+
 def _lost_a_race(rank: RankEvidence, exception: RaisedException, evidence: Evidence) -> bool:
     """Another rank must show that it had to do with the path: it passed the same line, or names the path."""
     others = [other for other in evidence.ranks if other.rank != rank.rank]
-    kind = exception.type.rpartition(".")[2]
     found = _PATH.search(exception.message)
-    if kind == "FileExistsError":
+    if short_type(exception) == "FileExistsError":
         user = innermost_user_frame(exception.frames)
         inner = exception.frames[0] if exception.frames else None
         made = inner is not None and plain_name(inner) in {"mkdir", "makedirs"}
@@ -169,7 +211,10 @@ def _read_half_written(rank: RankEvidence, exception: RaisedException, evidence:
 
 
 def _raised(rank: RankEvidence, kind: str) -> bool:
-    return any(each.type.rpartition(".")[2] == kind for each in rank.exceptions)
+    return any(
+        kind in (short_type(each), *(earlier.type.rpartition(".")[2] for earlier in each.chain))
+        for each in rank.exceptions
+    )
 
 
 def _names(rank: RankEvidence, path: str) -> bool:
@@ -184,17 +229,11 @@ def _names(rank: RankEvidence, path: str) -> bool:
     )
 
 
-def _meaning(known: Message | None) -> tuple[str, ...]:
-    return (f"the text means: {known.meaning}",) if known is not None else ()
+def _general_fix(at: Where | None) -> tuple[Advice, ...]:
+    mend = Advice("mend-error") if at is None else Advice("mend-error-at", file=basename(at.file), line=at.line)
+    return (mend, Advice("handle-on-all-ranks"))
 
 
-def _general_fix(at: Where | None) -> tuple[str, ...]:
-    return (
-        f"mend the error at {place(at)}; the other ranks' errors are its consequence",
-        "if only one rank's data can raise it, handle it on all ranks alike, so that no rank is left waiting",
-    )
-
-
-def _first_line(message: str) -> str:
-    line = next((line.strip() for line in message.splitlines() if line.strip()), "")
-    return line if len(line) <= 160 else line[:159] + "…"
+def _short(line: str) -> str:
+    line = line.removesuffix(":")
+    return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"

@@ -6,22 +6,31 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from rankscope.diagnosis.advice import Advice
+
 Role = Literal["victim", "culprit", "neutral"]
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class KnownError:
+    """An error text of which it is known what it signifies."""
+
+    name: str
     pattern: re.Pattern[str]
     meaning: str
     role: Role
+    """Who wrote it suffered (victim), began it (culprit), or neither (neutral)."""
     cause: str | None = None
-    fix: tuple[str, ...] = ()
+    fix: tuple[Advice, ...] = ()
     reference: str | None = None
     communication_only: bool = False
     """The words alone may come from any socket or file: they count only from torch.distributed, gloo or NCCL."""
+    waited: bool = False
+    """Of a victim: its time ran out while it waited; otherwise its connection was lost."""
 
 
 def entry(
+    name: str,
     pattern: str,
     meaning: str,
     role: Role,
@@ -29,5 +38,9 @@ def entry(
     *fix: str,
     reference: str | None = None,
     communication_only: bool = False,
-) -> Message:
-    return Message(re.compile(pattern), meaning, role, cause, fix, reference, communication_only)
+    waited: bool = False,
+) -> KnownError:
+    advice = tuple(map(Advice, fix))
+    return KnownError(
+        name, re.compile(pattern), meaning, role, cause, advice, reference, communication_only, waited=waited
+    )

@@ -2,72 +2,150 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from rankscope.diagnosis.advice import Advice
+from rankscope.diagnosis.facts import Fact
+from rankscope.diagnosis.facts.endings import (
+    EndedWith,
+    HandledSignals,
+    LeftEarly,
+    LeftTogether,
+    LeftWhileNeeded,
+    LoaderEnded,
+    NeverJoined,
+    StillNeededBy,
+)
 from rankscope.diagnosis.finding import Finding, Possibility
-from rankscope.diagnosis.verdict import Certainty, Where
-from rankscope.diagnosis.views import place, rank_culprit, ranks_text, where
+from rankscope.diagnosis.rules.crashes.chains import Account, account_of, short_type
+from rankscope.diagnosis.rules.crashes.exceptions import explain_account, place_of, raised_fact, story
+from rankscope.diagnosis.rules.crashes.origins import Origin, noted_exception
+from rankscope.diagnosis.verdict import Where
+from rankscope.diagnosis.views import rank_culprit, where
 from rankscope.evidence.model import Evidence, RankEvidence
 
-_LEFT_FIX = (
-    "decide together when to stop (early stopping, preemption, errors): all_reduce the flag",
-    "end every rank with the same calls; dist.destroy_process_group() comes last",
-)
-_UNEVEN_FIX = (
-    "give every rank the same number of batches: DistributedSampler, drop_last=True, or a fixed number of steps",
-    "or train in `with Join([model]):` (torch.distributed.algorithms.join)",
-)
-_MISSING_FIX = ("let every rank of the world call init_process_group, or start fewer ranks",)
+_LEFT_FIX = (Advice("stop-together"), Advice("same-calls-at-end"))
+_UNEVEN_FIX = (Advice("same-number-of-batches"), Advice("train-in-join"))
+_MISSING_FIX = (Advice("all-ranks-join"),)
 
 
 def explain_left(rank: RankEvidence, evidence: Evidence, waiters: tuple[int, ...]) -> Finding:
-    """Why others miss a rank that ended with code 0: out of data, never joined, or simply gone."""
-    failed = any(
+    """Why others miss a rank that ended with code 0: out of data, never joined, died in a thread, or simply gone."""
+    died = origin_in_thread(rank, evidence)
+    if died is not None:
+        return replace(died.finding, because=(*died.finding.because, *_needed(rank, waiters)))
+    noted = noted_exception(rank)
+    account = account_of(rank, noted, evidence) if noted is not None else None
+    left = LeftEarly(rank.rank, rank.progress.steps if rank.progress is not None else None, _place_of_leaving(rank))
+    finding = Finding(
+        outcome="crash" if _failed(evidence) else "hang",
+        cause="rank-left",
+        certainty="proven",
+        culprits=(),
+        summary=left,
+        because=(left,),
+        fix=_LEFT_FIX,
+    )
+    finding = _never_joined(finding, rank, evidence) or _out_of_data(finding, rank, evidence) or finding
+    if finding.cause != "rank-left":
+        finding = replace(finding, alternatives=(Possibility("rank-left", "possible", LeftWhileNeeded()),))
+    elif account is not None and not account.victim:
+        finding = _after_exception(finding, rank, left, account)
+    if isinstance(finding.summary, LeftEarly):
+        left = finding.summary
+    handled = rank.progress.signals if rank.progress is not None else ()
+    return replace(
+        finding,
+        culprits=(rank_culprit(rank, left, left.at),),
+        because=(*finding.because, *((HandledSignals(handled),) if handled else ()), *_needed(rank, waiters)),
+    )
+
+
+def left_together(found: list[Finding]) -> Finding:
+    """Ranks that left at one moment: those that did it for the first one's reason are culprits with it."""
+    first = found[0]
+    alike = [finding for finding in found[1:] if finding.cause == first.cause]
+    if not alike:
+        return first
+    more = tuple(culprit for finding in alike for culprit in finding.culprits)
+    others = tuple(culprit.rank for culprit in more if culprit.rank is not None)
+    return replace(first, culprits=(*first.culprits, *more), summary=LeftTogether(first.summary, others))
+
+
+def origin_in_thread(rank: RankEvidence, evidence: Evidence) -> Origin | None:
+    """The program waited for a thread that did the work, and ended well although that one had failed."""
+    noted = noted_exception(rank)
+    if noted is None or noted.thread == "MainThread" or rank.exit is None or rank.exit.code != 0:
+        return None
+    account = account_of(rank, noted, evidence)
+    if account.victim:
+        return None
+    finding = explain_account(rank, account, evidence)
+    finding = replace(
+        finding,
+        outcome="crash",
+        certainty="likely",
+        because=(*finding.because, EndedWith(rank.rank, rank.exit.code)),
+        alternatives=(*finding.alternatives, Possibility("rank-left", "possible", LeftWhileNeeded())),
+    )
+    at = noted.at if noted.at is not None else rank.exit.at
+    return Origin(rank, finding, at, short_type(account.told), account)
+
+
+def _after_exception(finding: Finding, rank: RankEvidence, left: LeftEarly, account: Account) -> Finding:
+    """The program caught an exception and ended well because of it: that line explains more than the one it left at."""
+    if account.told.type == "KeyboardInterrupt":
+        return finding
+    raised = replace(raised_fact(rank.rank, account), fate="caught")
+    left = replace(left, at=place_of(account) or left.at)
+    return replace(finding, summary=left, because=(left, raised, *story(account, account.told)))
+
+
+def _needed(rank: RankEvidence, waiters: tuple[int, ...]) -> tuple[Fact, ...]:
+    others = tuple(number for number in waiters if number != rank.rank)
+    return (StillNeededBy(others),) if others else ()
+
+
+def _failed(evidence: Evidence) -> bool:
+    return any(
         other.exit is not None and other.exit.code != 0 and not other.exit.by_launcher for other in evidence.ranks
     )
-    at = _place_of_leaving(rank)
-    steps = rank.progress.steps if rank.progress is not None else None
-    doing = "exited with code 0" + (f" after step {steps}" if steps is not None else "")
-    others = tuple(number for number in waiters if number != rank.rank)
-    waiting = (f"{ranks_text(others)} still needed it",) if others else ()
-    signals = rank.progress.signals if rank.progress is not None else ()
-    handled = (f"its program had handled {', '.join(signals)} before",) if signals else ()
-    cause, certainty, facts, fix = _cause(rank, evidence)
-    summary = f"rank {rank.rank} {doing}" + (f", last seen in {place(at)}" if at is not None else "")
-    return Finding(
-        outcome="crash" if failed else "hang",
-        cause=cause,
-        certainty=certainty,
-        culprits=(rank_culprit(rank, doing, at),),
-        summary=f"{summary}: it ran out of data before the others" if cause == "uneven-data" else summary,
-        because=(f"rank {rank.rank} {doing}; the launcher had not stopped it", *facts, *handled, *waiting),
-        fix=fix,
-        alternatives=()
-        if cause == "rank-left"
-        else (Possibility("rank-left", "possible", "it ended while others still needed it"),),
+
+
+def _never_joined(finding: Finding, rank: RankEvidence, evidence: Evidence) -> Finding | None:
+    if rank.progress is None or rank.progress.declared_world != 0:
+        return None
+    joined = tuple(
+        other.rank
+        for other in evidence.ranks
+        if other.rank != rank.rank and other.progress is not None and other.progress.declared_world > 0
     )
+    if not joined:
+        return None
+    return replace(finding, cause="rank-missing", because=(*finding.because, NeverJoined(joined)), fix=_MISSING_FIX)
 
 
-def _cause(rank: RankEvidence, evidence: Evidence) -> tuple[str, Certainty, tuple[str, ...], tuple[str, ...]]:
-    progress = rank.progress
-    others = [other for other in evidence.ranks if other.rank != rank.rank and other.progress is not None]
-    if progress is not None and progress.declared_world == 0:
-        joined = [other.rank for other in others if other.progress is not None and other.progress.declared_world > 0]
-        if joined:
-            fact = f"it never called init_process_group; {ranks_text(joined)} did"
-            return "rank-missing", "proven", (fact,), _MISSING_FIX
-    loader = progress.loader if progress is not None else None
-    if loader is not None and loader.exhausted:
-        for other in others:
-            theirs = other.progress.loader if other.progress is not None else None
-            if theirs is None or theirs.number != loader.number:
-                continue
-            fact = (
-                f"its data loader ended after {loader.batches} batches; rank {other.rank}'s had given {theirs.batches}"
+def _out_of_data(finding: Finding, rank: RankEvidence, evidence: Evidence) -> Finding | None:
+    """Its data loader was at its end, and that of another rank was not."""
+    loader = rank.progress.loader if rank.progress is not None else None
+    if loader is None or not loader.exhausted or not isinstance(finding.summary, LeftEarly):
+        return None
+    for other in evidence.ranks:
+        theirs = other.progress.loader if other.progress is not None and other.rank != rank.rank else None
+        if theirs is None or theirs.number != loader.number:
+            continue
+        ahead = theirs.batches > loader.batches
+        if ahead or (theirs.batches == loader.batches and not theirs.exhausted):
+            left = replace(finding.summary, out_of_data=True)
+            return replace(
+                finding,
+                cause="uneven-data",
+                certainty="proven" if ahead else "likely",
+                summary=left,
+                because=(left, LoaderEnded(loader.batches, other.rank, theirs.batches)),
+                fix=_UNEVEN_FIX,
             )
-            if theirs.batches > loader.batches:
-                return "uneven-data", "proven", (fact,), _UNEVEN_FIX
-            if theirs.batches == loader.batches and not theirs.exhausted:
-                return "uneven-data", "likely", (f"{fact} and was not at its end",), _UNEVEN_FIX
-    return "rank-left", "proven", (), _LEFT_FIX
+    return None
 
 
 def _place_of_leaving(rank: RankEvidence) -> Where | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from rankscope.diagnosis.advice import Advice
+from rankscope.diagnosis.facts.endings import MemoryLimit
 from rankscope.diagnosis.finding import Ruling
 from rankscope.evidence.model import Evidence
 
@@ -17,11 +19,8 @@ def with_memory_limit(ruling: Ruling, evidence: Evidence) -> Ruling:
         return ruling
     return replace(
         ruling,
-        because=(*ruling.because, f"each rank was limited to {limit} of address space by {_OPTION}"),
-        fix=(
-            f"raise {_OPTION} {limit}, or leave it out: libraries reserve more address space than they use",
-            *ruling.fix,
-        ),
+        because=(*ruling.because, MemoryLimit(limit)),
+        fix=(Advice("raise-option-memory-limit", limit=limit), *ruling.fix),
     )
 
 

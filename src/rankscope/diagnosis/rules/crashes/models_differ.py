@@ -14,8 +14,9 @@ def odd_models(evidence: Evidence) -> tuple[int, ...]:
     """The ranks whose number of parameters differs from the others'; empty where that does not single anybody out."""
     counts: dict[int, int] = {}
     for seen in evidence.ranks:
-        for error in seen.exceptions:
-            for own, mine, other, theirs in _COUNTS.findall(error.message):
+        texts = [text for error in seen.exceptions for text in (error.message, *(each.message for each in error.chain))]
+        for text in texts:
+            for own, mine, other, theirs in _COUNTS.findall(text):
                 counts[int(own)] = int(mine)
                 # 0 stands for a rank that gave no answer.
                 if theirs != "0":

@@ -2,37 +2,44 @@
 
 from __future__ import annotations
 
-from rankscope.diagnosis.rules.crashes.known_error import Message, entry
+from rankscope.diagnosis.rules.crashes.known_error import KnownError, entry
 
-_ADDRESS_FIX = (
-    "check MASTER_ADDR and MASTER_PORT on every node: `getent hosts`, then `nc -vz HOST PORT`",
-    "choose the interface (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME); look for a firewall, and 127.0.1.1 in /etc/hosts",
-)
+_ADDRESS_FIX = ("check-master-address", "choose-interface")
 
-VICTIMS: tuple[Message, ...] = (
+VICTIMS: tuple[KnownError, ...] = (
     entry(
+        "collective-timeout",
         r"Watchdog caught collective operation timeout|Timeout at NCCL work"
         r"|failure detected by watchdog at work sequence"
         r"|Received a dump signal due to a collective timeout|Some NCCL operations have failed or timed out"
         r"|we are taking the entire process down",
         "it waited in a collective until the timeout",
         "victim",
+        waited=True,
     ),
     entry(
+        "nccl-aborted",
         r"NCCL communicator was aborted|ncclRemoteError|remote process exiting prematurely",
         "NCCL was aborted because of another process",
         "victim",
     ),
     entry(
-        r"Connection closed by localRank \d+", "a process on the same machine died", "victim", communication_only=True
+        "local-rank-died",
+        r"Connection closed by localRank \d+",
+        "a process on the same machine died",
+        "victim",
+        communication_only=True,
     ),
     entry(
+        "monitored-barrier",
         r"failed to pass monitoredBarrier|successfully reached monitoredBarrier|timed out in monitoredBarrier"
         r"|No ranks successfully processed in monitoredBarrier",
         "it waited at a monitored barrier for another rank",
         "victim",
+        waited=True,
     ),
     entry(
+        "name-not-resolved",
         r"(?:gai error|Name or service not known|Temporary failure in name resolution)",
         "the name of the master host does not resolve",
         "culprit",
@@ -42,6 +49,7 @@ VICTIMS: tuple[Message, ...] = (
         communication_only=True,
     ),
     entry(
+        "master-does-not-answer",
         r"client socket has timed out after|client socket has failed to connect|Call to connect (?:timeout|failed)",
         "the master's address does not answer",
         "neutral",
@@ -50,6 +58,7 @@ VICTIMS: tuple[Message, ...] = (
         reference="pytorch/pytorch#121807",
     ),
     entry(
+        "connection-closed",
         r"Connection closed by (?:remote )?peer|Connection reset by peer|Broken pipe|Connection was likely closed"
         r"|Failed to (?:recv|send), (?:got|sent) 0 bytes|recvValue failed|sendValue failed"
         r"|Software caused connection abort"
@@ -59,20 +68,37 @@ VICTIMS: tuple[Message, ...] = (
         communication_only=True,
     ),
     entry(
+        "peer-timeout",
         r"Timed out waiting \d+ ?ms for (?:recv|send) operation|Timed out waiting \d+ms",
         "it waited for a peer until the timeout",
         "victim",
+        waited=True,
     ),
-    entry(r"Application timeout caused pair closure", "another operation timed out first", "victim"),
     entry(
+        "pair-closed",
+        r"Application timeout caused pair closure",
+        "another operation timed out first",
+        "victim",
+    ),
+    entry(
+        "store-timeout",
         r"got error: Socket Timeout|Timeout waiting for key|wait timeout after \d+ ?ms"
         r"|store based barrier.*[Tt]imed out"
         r"|[Tt]imed out initializing process group in store based barrier|should dump\" flag on TCPStore",
         "it waited in the store for another rank",
         "victim",
+        waited=True,
     ),
-    entry(r"Socket Timeout", "it waited for a peer until the timeout", "victim", communication_only=True),
     entry(
+        "socket-timeout",
+        r"Socket Timeout",
+        "it waited for a peer until the timeout",
+        "victim",
+        communication_only=True,
+        waited=True,
+    ),
+    entry(
+        "peers-unreachable",
         r"connectFullMesh failed|Connection refused",
         "the ranks' own addresses do not reach each other",
         "culprit",

@@ -6,43 +6,22 @@ from collections import Counter
 from dataclasses import replace
 
 from rankscope.diagnosis import views
-from rankscope.diagnosis.blame import Blame, blame
+from rankscope.diagnosis.advice import Advice
 from rankscope.diagnosis.code import CodeReader
-from rankscope.diagnosis.divergence import Divergence, Side, find_divergence
-from rankscope.diagnosis.finding import Finding, Possibility
+from rankscope.diagnosis.divergence import find_divergence
+from rankscope.diagnosis.facts.calls import GroupOrder, NoDifferenceSeen, Perhaps
+from rankscope.diagnosis.finding import Finding, Possibility, Way
+from rankscope.diagnosis.rules.divergence.call_facts import now, site_of, standing, suspect, waits_in
 from rankscope.diagnosis.rules.divergence.misdirected import explain_misdirected
+from rankscope.diagnosis.rules.divergence.parted import explain_parted
 from rankscope.diagnosis.rules.divergence.passes import uneven_passes
 from rankscope.diagnosis.rules.divergence.point_to_point import message_missing, messages_crossed
-from rankscope.diagnosis.rules.divergence.side_words import side_text
 from rankscope.diagnosis.rules.divergence.uneven import short_of_data
-from rankscope.diagnosis.rules.divergence.waiting_words import (
-    call_text,
-    group_text,
-    now_text,
-    site_of,
-    standing,
-    waiting_culprit,
-)
 from rankscope.diagnosis.timeline import POINT_TO_POINT
-from rankscope.diagnosis.verdict import Certainty, Where
+from rankscope.diagnosis.verdict import Where
 from rankscope.diagnosis.waiting import Wait
-from rankscope.diagnosis.waits import State, WaitGraph, innermost_knot, members_of
+from rankscope.diagnosis.waits import State, WaitGraph, innermost_knot
 from rankscope.evidence.model import Evidence, Frame
-
-_SKIPPED_FIX = (
-    "make every rank reach the same collectives in the same order: move the call out of the branch, "
-    "or take the branch on all ranks",
-    "where only one rank should work (evaluation, saving), keep collectives out of it: use model.module, "
-    "not the DDP wrapper, and put the barrier after the branch",
-)
-_MISMATCH_FIX = (
-    "make all ranks call the same operation with the same size, dtype and root at this place",
-    "pad or gather sizes first where the data differs from rank to rank",
-)
-_CYCLE_FIX = (
-    "use the process groups in one fixed order on every rank (sort by group, not by rank, dict or arrival)",
-    "or wait for the first collective before entering one of another group",
-)
 
 
 def explain_deadlock(graph: WaitGraph, evidence: Evidence) -> Finding:
@@ -67,27 +46,14 @@ def explain_deadlock(graph: WaitGraph, evidence: Evidence) -> Finding:
     for group in sorted(waits, key=lambda group: (group != passed, -waits[group], group)):
         divergence = find_divergence(group, graph.states) if group else None
         if divergence is not None and len(divergence.sides) > 1:
-            return _diverged(divergence, graph, code)
+            return (
+                short_of_data(divergence, graph, code)
+                or uneven_passes(divergence, graph)
+                or explain_parted(divergence, graph, code)
+            )
         if group == passed:
             break  # the ranks parted here, unseen; where the others wait is a consequence
     return _unexplained(graph)
-
-
-def explain_paired_call(graph: WaitGraph, evidence: Evidence, certainty: Certainty) -> Finding | None:
-    """An extra collective under a condition on the rank that paired with a later one of the others: since then the
-    sequences are out of step, and every rank stands on an innocent line. None where no such call was made."""
-    code = CodeReader(evidence)
-    groups = dict.fromkeys(wait.group for rank in graph.waiting() if (wait := graph.states[rank].wait) is not None)
-    for group in groups:
-        divergence = find_divergence(group, graph.states) if group else None
-        if divergence is None or any(side.event is None for side in divergence.sides):
-            continue
-        decided = blame(divergence, graph.states, code)
-        if decided.reserved and decided.extra and set(decided.ranks) <= set(graph.waiting()):
-            failed = any(seen.exit is not None and seen.exit.code for seen in evidence.ranks)
-            finding = _skipped(divergence, decided, graph)
-            return replace(finding, certainty=certainty, outcome="crash" if failed else "hang")
-    return None
 
 
 def _wait_op(graph: WaitGraph, rank: int) -> str:
@@ -153,171 +119,28 @@ def _reserved_call(crossed: dict[str, tuple[int, ...]], graph: WaitGraph, code: 
 
 
 def _order_cycle(crossed: dict[str, tuple[int, ...]], graph: WaitGraph) -> Finding:
+    """One rank against several took the other order; where as many went each way, nobody in particular did."""
     sizes = sorted((len(ranks) for ranks in crossed.values()), reverse=True)
-    smallest = min(crossed.values(), key=len)
-    # One rank against several took the other order; one against one are equally at fault.
-    guilty = smallest if sizes[0] > sizes[-1] else tuple(sorted(rank for ranks in crossed.values() for rank in ranks))
-    if sizes[0] == sizes[-1] and any(state.kind == "unknown" for state in graph.states.values()):
-        guilty = ()
-    culprits = tuple(
-        waiting_culprit(state, f"waits in {call_text(state)}", _called_at(state))
-        for rank in guilty
-        if (state := graph.states[rank])
-    )
+    apart = sizes[0] > sizes[-1]
+    guilty = min(crossed.values(), key=len) if apart else ()
     every = tuple(sorted(rank for ranks in crossed.values() for rank in ranks))
-    parts = []
-    for ranks in crossed.values():
-        first = graph.states[ranks[0]]
-        waits = f"{views.ranks_text(ranks)} {views.verb(ranks, 'wait')} in {call_text(first)}"
-        parts.append(f"{waits} at {views.place(_called_at(first))}")
+    waits = tuple(
+        replace(waits_in(first, at=_called_at(first)), ranks=ranks)
+        for ranks in crossed.values()
+        if (first := graph.states[ranks[0]])
+    )
     return Finding(
         outcome="hang",
         cause="group-order-cycle",
         certainty="proven",
-        culprits=culprits,
-        summary=f"{views.ranks_text(guilty or every)} entered the collectives of {len(crossed)} process groups in "
-        f"another order than the ranks they wait for: {'; '.join(parts)}",
-        because=(*parts, "each waits for a rank that waits for it in another group: none can go on"),
-        fix=_CYCLE_FIX,
-        alternatives=(
-            Possibility("collective-skipped", "possible", "one of the calls may be missing on the other side"),
+        culprits=tuple(
+            suspect(graph.states[rank], waits_in(graph.states[rank]), _called_at(graph.states[rank])) for rank in guilty
         ),
-        references=("pytorch/pytorch#25390",),
-    )
-
-
-def _diverged(divergence: Divergence, graph: WaitGraph, code: CodeReader) -> Finding:
-    short = short_of_data(divergence, graph, code)
-    if short is not None:
-        return short
-    uneven = uneven_passes(divergence, graph)
-    if uneven is not None:
-        return uneven
-    decided = blame(divergence, graph.states, code)
-    if _somebody_unseen(divergence, graph):
-        decided = Blame(ranks=(), extra=False, reserved=False, reasons=())
-    if _mismatch(divergence, code):
-        return _mismatched(divergence, decided, graph)
-    return _skipped(divergence, decided, graph)
-
-
-def _somebody_unseen(divergence: Divergence, graph: WaitGraph) -> bool:
-    """A rank that is stuck with the others could not be compared, where some have not come to the call: it may be the
-    one that keeps them from it."""
-    compared = {rank for side in divergence.sides for rank in side.ranks}
-    stuck = graph.deadlocked & members_of(divergence.group, graph.states)
-    return bool(stuck - compared) and any(side.event is None for side in divergence.sides)
-
-
-def _mismatch(divergence: Divergence, code: CodeReader) -> bool:
-    """Different operations for one another: at the same line, or in the two branches of one condition."""
-    called = [side for side in divergence.sides if side.event is not None]
-    if len(called) < 2:
-        return False
-    first, second = called[0], called[1]
-    if first.event is None or second.event is None or not first.event.contradicts(second.event):
-        return False
-    if first.site and second.site and first.site[0] == second.site[0]:
-        return True
-    return code.opposite_branches(first.site, second.site) is not None
-
-
-def _place_text(divergence: Divergence, graph: WaitGraph) -> str:
-    text = f"collective {divergence.seq} of {group_text(divergence.group)} is the first on which the ranks differ"
-    rounds = _rounds(divergence, graph)
-    return text if rounds is None else f"{text}, {rounds}"
-
-
-def _rounds(divergence: Divergence, graph: WaitGraph) -> str | None:
-    """The iteration in which the ranks parted, where no optimizer step counts it: by how often a side had called."""
-    if any(side.event is not None and side.event.step > 0 for side in divergence.sides):
-        return None
-    for side in divergence.sides:
-        timeline = graph.states[side.ranks[0]].timeline
-        if side.event is None or not side.site or timeline is None or timeline.oldest(divergence.group) != 1:
-            continue
-        made = sum(
-            seq < divergence.seq and event.site[:1] == side.site[:1]
-            for seq, event in timeline.events[divergence.group].items()
-        )
-        if made:
-            at = views.place(views.where(side.site[0]))
-            return f"in iteration {made + 1} of {side.event.op} at {at}"
-    return None
-
-
-def _mismatched(divergence: Divergence, decided: Blame, graph: WaitGraph) -> Finding:
-    guilty = decided.ranks or _all_sides(divergence, graph)
-    culprits = tuple(
-        waiting_culprit(
-            graph.states[rank],
-            side_text(side, divergence).partition(" called ")[2] or "no call",
-            _side_where(side, graph.states[rank]),
-        )
-        for side in divergence.sides
-        for rank in side.ranks
-        if rank in guilty
-    )
-    return Finding(
-        outcome="hang",
-        cause="collective-mismatch",
-        certainty="proven",
-        culprits=culprits,
-        summary=f"{'; '.join(side_text(side, divergence) for side in divergence.sides)}: these never match",
-        because=(
-            _place_text(divergence, graph),
-            *(side_text(side, divergence) for side in divergence.sides),
-            *decided.reasons,
-        ),
-        fix=_MISMATCH_FIX,
-        alternatives=(Possibility("collective-skipped", "possible", "one side may have left out a call before"),),
-        references=("Lightning-AI/pytorch-lightning#7773", "pytorch/pytorch#68803"),
-    )
-
-
-def _all_sides(divergence: Divergence, graph: WaitGraph) -> tuple[int, ...]:
-    """Everybody, where equal sides cannot be told apart; nobody, where a rank of the group was not seen: it decides."""
-    ranks = {rank for side in divergence.sides for rank in side.ranks}
-    seen = {rank for rank in ranks if (state := graph.states[rank].seen) is not None and state.progress is not None}
-    return tuple(sorted(seen)) if seen >= members_of(divergence.group, graph.states) else ()
-
-
-def _side_where(side: Side, state: State) -> Where | None:
-    return views.where(side.site[0]) if side.site else standing(state)
-
-
-def _skipped(divergence: Divergence, decided: Blame, graph: WaitGraph) -> Finding:
-    guilty = decided.ranks or _all_sides(divergence, graph)
-    culprits = []
-    for side in divergence.sides:
-        for rank in side.ranks:
-            if rank not in guilty:
-                continue
-            state = graph.states[rank]
-            at = _side_where(side, state) if decided.extra else standing(state)
-            culprits.append(waiting_culprit(state, f"waits in {call_text(state)}", at))
-    sides = [side_text(side, divergence) for side in divergence.sides]
-    main = next((side for side in divergence.sides if set(side.ranks) <= set(decided.ranks)), divergence.sides[-1])
-    other = next(side for side in divergence.sides if side is not main)
-    if not decided.ranks:
-        summary = "; ".join(sides)
-    elif decided.extra and main.event is not None:
-        summary = f"{side_text(main, divergence)}, which no other rank of the group calls there"
-    elif other.event is not None:
-        place = views.place(views.where(other.site[0])) if other.site else views.NO_LINE
-        summary = f"{views.ranks_text(main.ranks)} passed by the {other.event.op} at {place} and went on"
-    else:
-        summary = "; ".join(sides)
-    return Finding(
-        outcome="hang",
-        cause="collective-skipped",
-        certainty="proven",
-        culprits=tuple(culprits),
-        summary=summary,
-        because=(_place_text(divergence, graph), *sides, *decided.reasons, now_text(graph)),
-        fix=_SKIPPED_FIX,
-        alternatives=(Possibility("collective-mismatch", "possible", "the calls at this place differ"),),
-        references=("pytorch/pytorch#54059", "huggingface/accelerate#2690"),
+        summary=GroupOrder(guilty or every, len(crossed), waits, apart),
+        because=(*waits, GroupOrder(every, len(crossed), waits, apart)),
+        fix=(Advice("one-group-order"), Advice("first-group-first")),
+        alternatives=(Possibility("collective-skipped", "possible", Perhaps("one-call-missing")),),
+        ways=() if apart else tuple(Way(wait.ranks, wait.where, wait) for wait in waits),
     )
 
 
@@ -328,9 +151,7 @@ def _unexplained(graph: WaitGraph) -> Finding:
         cause="collective-skipped",
         certainty="possible",
         culprits=(),
-        summary=f"{views.ranks_text(tuple(graph.deadlocked))} wait for each other, "
-        "and the record does not show where they parted",
-        because=(now_text(graph),),
-        fix=_SKIPPED_FIX,
-        alternatives=(Possibility("collective-mismatch", "possible", "the calls may differ in size or kind"),),
+        summary=NoDifferenceSeen(tuple(sorted(graph.deadlocked))),
+        because=(now(graph),),
+        fix=(Advice("compare-stacks"), Advice("same-collectives")),
     )

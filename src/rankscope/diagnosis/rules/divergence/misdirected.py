@@ -6,8 +6,10 @@ from collections import Counter
 from itertools import permutations
 
 from rankscope.diagnosis import views
-from rankscope.diagnosis.finding import Finding, Possibility, Suspect
-from rankscope.diagnosis.rules.divergence.point_to_point_words import message_culprit, message_line
+from rankscope.diagnosis.advice import Advice
+from rankscope.diagnosis.facts.calls import FewerMessages, NobodyMakes, NoMeeting, Perhaps, WrongPeer
+from rankscope.diagnosis.finding import Finding, Possibility, Suspect, Way
+from rankscope.diagnosis.rules.divergence.call_facts import message, message_suspect
 from rankscope.diagnosis.timeline import BEGUN
 from rankscope.diagnosis.waiting import messages_begun
 from rankscope.diagnosis.waits import State, WaitGraph
@@ -33,22 +35,16 @@ def _other_peer(graph: WaitGraph, knot: frozenset[int]) -> Finding | None:
         habit = _habit(state)
         if sum(habit.values()) < _LEAST_HABIT or set(habit) != {usual}:
             continue
-        text = f"rank {rank} is in {state.wait.op} with rank {state.wait.peer}, while rank {usual} waits for it"
-        at = views.place(views.where(state.wait.site[0])) if state.wait.site else views.NO_LINE
-        before = f"all {habit[usual]} times before, rank {rank} had made it with rank {usual}"
+        wrong = WrongPeer(message(state), usual, habit[usual])
         return Finding(
             outcome="hang",
             cause="collective-mismatch",
             certainty="proven",
-            culprits=(message_culprit(state),),
-            summary=f"{text}: the {state.wait.op} at {at} names the wrong peer",
-            because=(*(message_line(graph.states[each]) for each in sorted(knot)), before),
-            fix=(
-                "let every send name the rank that receives it, and every recv the rank that sends: check src and dst",
-            ),
-            alternatives=(
-                Possibility("collective-skipped", "possible", f"rank {state.wait.peer} may have left out its message"),
-            ),
+            culprits=(message_suspect(state),),
+            summary=wrong,
+            because=(*(message(graph.states[each]) for each in sorted(knot)), wrong),
+            fix=(Advice("check-peers"),),
+            alternatives=(Possibility("collective-skipped", "possible", Perhaps("peer-left-out-message")),),
         )
     return None
 
@@ -62,26 +58,19 @@ def _other_tag(graph: WaitGraph, knot: frozenset[int]) -> Finding | None:
         if sender.wait.op not in _SENDS or receiver.wait.peer != one:
             continue
         apart = sender.wait.group != receiver.wait.group
-        told = "their process groups differ" if apart else "their tags may differ"
+        meeting = NoMeeting(message(sender), message(receiver), apart)
+        behind = Possibility("collective-skipped", "possible", Perhaps("message-behind"))
+        large = Possibility("slow-rank", "possible", Perhaps("large-message"))
         return Finding(
             outcome="hang",
             cause="collective-mismatch",
             certainty="proven" if apart else "likely",
-            culprits=tuple(message_culprit(graph.states[rank]) for rank in sorted((one, other))),
-            summary=f"{message_line(sender)}, and {message_line(receiver)}: these do not meet, {told}",
-            because=(
-                message_line(sender),
-                message_line(receiver),
-                f"a send that finds its recv returns once the message is there: {told}",
-            ),
-            fix=(
-                "give both calls the same tag and the same group",
-                "derive the tag from what both sides know, as the step or the number of the micro-batch",
-            ),
-            alternatives=(
-                Possibility("collective-skipped", "possible", "one side may be a message behind the other"),
-                *(() if apart else (Possibility("slow-rank", "possible", "a large message may still be under way"),)),
-            ),
+            culprits=(),
+            summary=meeting,
+            because=(meeting.send, meeting.receive, meeting),
+            fix=(Advice("same-tag"), Advice("shared-tag")),
+            alternatives=(behind,) if apart else (behind, large),
+            ways=tuple(Way(wait.ranks, wait.where, wait) for wait in (meeting.send, meeting.receive)),
         )
     return None
 
@@ -93,27 +82,25 @@ def _short_batch(graph: WaitGraph, knot: frozenset[int]) -> Finding | None:
     if not waiting:
         return None
     short = {rank: found for rank in sorted(knot) if (found := _shorter(graph.states[rank])) is not None}
-    lines = tuple(message_line(state) for state in waiting)
+    halves = tuple(message(state) for state in waiting)
     culprits: tuple[Suspect, ...] = ()
-    summary = f"{lines[0]}, which no rank makes the other half of"
-    reasons: tuple[str, ...] = ()
+    summary: FewerMessages | NobodyMakes = NobodyMakes(halves[0])
     if len(short) == 1:
         rank, (call, made, usual) = next(iter(short.items()))
         seen = graph.states[rank].seen
         at = views.where(call.site[0]) if call.site else None
-        text = f"rank {rank} began {made} of its usual {usual} messages at {views.place(at)}"
+        summary = FewerMessages(rank, call.op, -1, made, usual, at)
         assert seen is not None
-        culprits = (views.rank_culprit(seen, f"began {made} of {usual} messages and went on", at),)
-        summary, reasons = text, (text,)
+        culprits = (views.rank_culprit(seen, summary, at),)
     return Finding(
         outcome="hang",
         cause="collective-skipped",
         certainty="proven",
         culprits=culprits,
         summary=summary,
-        because=(*reasons, *lines, "every rank that the message could come from waits itself"),
-        fix=("make both sides agree on the number of messages: each isend needs its irecv, on every rank",),
-        alternatives=(Possibility("collective-mismatch", "possible", "a message may name the wrong peer or tag"),),
+        because=tuple(dict.fromkeys((summary, *halves, NobodyMakes(halves[0])))),
+        fix=(Advice("pair-messages"),),
+        alternatives=(Possibility("collective-mismatch", "possible", Perhaps("wrong-peer-or-tag")),),
     )
 
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from rankscope.diagnosis import views
+from rankscope.diagnosis.advice import Advice
 from rankscope.diagnosis.divergence import Divergence, Side
+from rankscope.diagnosis.facts.calls import Passes, Perhaps, UnevenPasses
 from rankscope.diagnosis.finding import Finding, Possibility
+from rankscope.diagnosis.rules.divergence.call_facts import now, standing, suspect, waits_in, ways
 from rankscope.diagnosis.rules.divergence.uneven import as_many_passes, passes
-from rankscope.diagnosis.rules.divergence.waiting_words import call_text, now_text, standing, waiting_culprit
 from rankscope.diagnosis.timeline import COVERING
 from rankscope.diagnosis.waits import State, WaitGraph
 from rankscope.evidence.model import Call
-
-_FIX = (
-    "let every rank communicate in the same rounds: the same number of accumulation steps, the same `no_sync()`",
-    "decide from what all ranks share (the step, an all_reduce of the flag), not from what one rank has seen",
-)
 
 
 def uneven_passes(divergence: Divergence, graph: WaitGraph) -> Finding | None:
@@ -48,12 +45,12 @@ def _at(state: State, side: Side) -> tuple[Call, ...]:
 def _explain(gone: Side, stays: Side, divergence: Divergence, graph: WaitGraph) -> Finding:
     ranks = tuple(sorted((*gone.ranks, *stays.ranks)))
     smaller = min((gone, stays), key=lambda side: len(side.ranks))
-    guilty = smaller.ranks if len(gone.ranks) != len(stays.ranks) else ranks
-    at = views.place(views.where(stays.site[0]))
-    place = _first_uneven(gone, stays, divergence, graph)
+    guilty = smaller.ranks if len(gone.ranks) != len(stays.ranks) else ()
+    at = views.where(stays.site[0])
     counts = tuple(
-        f"rank {rank} made {passes(graph.states[rank], stays)} passes there, "
-        f"{_communicating(graph.states[rank], stays, divergence)} of them with a collective"
+        Passes(
+            rank, passes(graph.states[rank], stays) or 0, sum(_with_collective(graph.states[rank], stays, divergence))
+        )
         for rank in ranks
     )
     return Finding(
@@ -61,17 +58,14 @@ def _explain(gone: Side, stays: Side, divergence: Divergence, graph: WaitGraph) 
         cause="collective-skipped",
         certainty="proven",
         culprits=tuple(
-            waiting_culprit(
-                graph.states[rank],
-                f"waits in {call_text(graph.states[rank])}",
-                views.where(stays.site[0]) or standing(graph.states[rank]),
-            )
+            suspect(graph.states[rank], waits_in(graph.states[rank]), at or standing(graph.states[rank]))
             for rank in guilty
         ),
-        summary=f"{views.ranks_text(ranks)} do not communicate in the same passes through {at}{place}",
-        because=(*counts, now_text(graph)),
-        fix=_FIX,
-        alternatives=(Possibility("uneven-data", "possible", "a loop may have been left before its end"),),
+        summary=_first_uneven(gone, stays, divergence, graph),
+        because=(*counts, now(graph)),
+        fix=(Advice("same-rounds"), Advice("shared-decision")),
+        alternatives=(Possibility("uneven-data", "possible", Perhaps("loop-left-early")),),
+        ways=() if guilty else ways(divergence),
     )
 
 
@@ -85,15 +79,12 @@ def _with_collective(state: State, side: Side, divergence: Divergence) -> list[b
     ]
 
 
-def _communicating(state: State, side: Side, divergence: Divergence) -> int:
-    return sum(_with_collective(state, side, divergence))
-
-
-def _first_uneven(gone: Side, stays: Side, divergence: Divergence, graph: WaitGraph) -> str:
+def _first_uneven(gone: Side, stays: Side, divergence: Divergence, graph: WaitGraph) -> UnevenPasses:
+    ranks = tuple(sorted((*gone.ranks, *stays.ranks)))
+    at = views.where(stays.site[0])
     one, other = (_with_collective(graph.states[side.ranks[0]], stays, divergence) for side in (gone, stays))
     for number, (mine, theirs) in enumerate(zip(one, other, strict=False), 1):
         if mine != theirs:
             with_, without = (gone, stays) if mine else (stays, gone)
-            verb = views.verb(with_.ranks, "reduce")
-            return f": in pass {number} {views.ranks_text(with_.ranks)} {verb}, {views.ranks_text(without.ranks)} not"
-    return ""
+            return UnevenPasses(ranks, at, number, with_.ranks, without.ranks)
+    return UnevenPasses(ranks, at)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from itertools import groupby
 
-from rankscope.diagnosis import views
-from rankscope.diagnosis.finding import Finding, Possibility, Suspect
-from rankscope.diagnosis.rules.divergence.point_to_point_words import message_culprit, message_line
+from rankscope.diagnosis.advice import Advice
+from rankscope.diagnosis.facts.calls import Circle, FewerMessages, MessageMissing, Perhaps
+from rankscope.diagnosis.finding import Finding, Possibility, Way
+from rankscope.diagnosis.rules.divergence.call_facts import message, message_suspect
 from rankscope.diagnosis.timeline import POINT_TO_POINT
 from rankscope.diagnosis.waits import State, WaitGraph
 
@@ -16,31 +17,30 @@ _LEAST_HABIT = 3
 
 
 def messages_crossed(graph: WaitGraph, knot: frozenset[int]) -> Finding:
-    """Names the rank that made fewer sends or receives than in every round before; without such a habit, all of them
-    are parties to it."""
+    """Names the rank that made fewer sends or receives than in every round before; without such a habit, nobody."""
     ranks = tuple(sorted(knot))
-    lines = tuple(message_line(graph.states[rank]) for rank in ranks)
-    short = {rank: text for rank in ranks if (text := _short_round(graph.states[rank])) is not None}
+    waits = tuple(message(graph.states[rank]) for rank in ranks)
+    short = [fact for rank in ranks if (fact := _short_round(graph.states[rank])) is not None]
     if len(short) == 1:
-        rank, text = next(iter(short.items()))
         return Finding(
             outcome="hang",
             cause="collective-skipped",
             certainty="proven",
-            culprits=(message_culprit(graph.states[rank]),),
-            summary=f"rank {rank} {text} and went on to {message_line(graph.states[rank]).partition(' is in ')[2]}",
-            because=(f"rank {rank} {text}", *lines, "no rank of the circle can go on before another does"),
-            fix=("make both sides agree on the number of messages: send it first, or pad the last batch",),
-            alternatives=(Possibility("collective-mismatch", "possible", "the other side may expect too many"),),
+            culprits=(message_suspect(graph.states[short[0].rank]),),
+            summary=short[0],
+            because=(short[0], *waits, Circle(ranks)),
+            fix=(Advice("same-messages"),),
+            alternatives=(Possibility("collective-mismatch", "possible", Perhaps("other-side-expects-more")),),
         )
     return Finding(
         outcome="hang",
         cause="collective-mismatch",
         certainty="proven",
-        culprits=tuple(message_culprit(graph.states[rank]) for rank in ranks),
-        summary=f"{views.ranks_text(ranks)} send and receive in an order in which each waits for the next",
-        because=(*lines, "no rank of the circle can go on before another does"),
-        fix=("let one side of each pair send while the other receives, or use batch_isend_irecv",),
+        culprits=(),
+        summary=Circle(ranks),
+        because=(*waits, Circle(ranks)),
+        fix=(Advice("one-sends"),),
+        ways=tuple(Way(wait.ranks, wait.where, wait) for wait in waits),
     )
 
 
@@ -58,20 +58,20 @@ def message_missing(graph: WaitGraph, knot: frozenset[int]) -> Finding | None:
         if state.wait.op not in POINT_TO_POINT or peer.wait.op in POINT_TO_POINT or not _often_before(state):
             continue
         short = _short_round(peer)
-        at = views.place(views.where(peer.wait.site[0])) if peer.wait.site else views.NO_LINE
-        gone = f"rank {peer.rank} has gone on to the {peer.wait.op} at {at}"
-        waits = tuple(
-            message_line(graph.states[other]) for other in sorted(knot) if _waits_for_message(graph.states[other])
-        )
+        missing = MessageMissing(message(state), message(peer))
+        waits = tuple(message(graph.states[other]) for other in sorted(knot) if _waits_for_message(graph.states[other]))
         return Finding(
             outcome="hang",
             cause="collective-skipped",
             certainty="proven",
-            culprits=() if short is None else (_gone_on(peer),),
-            summary=f"{message_line(state)}, and {gone}: the number of messages between them does not match",
-            because=(*waits, gone, *(() if short is None else (f"rank {peer.rank} {short}",))),
-            fix=("make both sides agree on the number of messages: send it first, or pad the last batch",),
-            alternatives=(Possibility("uneven-data", "possible", "one side may have had fewer batches to send"),),
+            culprits=() if short is None else (message_suspect(peer),),
+            summary=missing,
+            because=(*waits, missing, *(() if short is None else (short,))),
+            fix=(Advice("same-messages"),),
+            alternatives=(Possibility("uneven-data", "possible", Perhaps("fewer-batches")),),
+            ways=tuple(Way(wait.ranks, wait.where, wait) for wait in (missing.wait, missing.gone))
+            if short is None
+            else (),
         )
     return None
 
@@ -88,14 +88,7 @@ def _often_before(state: State) -> bool:
     return sum(call.site[:1] == state.wait.site[:1] for call in made) >= _LEAST_HABIT
 
 
-def _gone_on(state: State) -> Suspect:
-    assert state.seen is not None
-    assert state.wait is not None
-    at = views.where(state.wait.site[0]) if state.wait.site else None
-    return views.rank_culprit(state.seen, f"waits in {state.wait.op}", at)
-
-
-def _short_round(state: State) -> str | None:
+def _short_round(state: State) -> FewerMessages | None:
     """The last whole run of equal messages, where it is shorter than all such runs before."""
     calls = state.seen.progress.calls if state.seen is not None and state.seen.progress is not None else ()
     made = [call for call in calls if call.depth == 0 and call.op in POINT_TO_POINT]
@@ -107,6 +100,5 @@ def _short_round(state: State) -> str | None:
     if len(habits) != 1 or sum(habits.values()) < _LEAST_HABIT:
         return None
     usual = next(iter(habits))
-    return (
-        f"made {count} {op} with rank {peer} where it had made {usual} in every round before" if count < usual else None
-    )
+    at = message(state).where if state.wait is not None else None
+    return FewerMessages(state.rank, op, peer, count, usual, at) if count < usual else None

@@ -5,18 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rankscope.diagnosis import views
+from rankscope.diagnosis.advice import Advice
+from rankscope.diagnosis.blame import condition
 from rankscope.diagnosis.code import CodeReader
 from rankscope.diagnosis.divergence import Divergence, Side, site_key
+from rankscope.diagnosis.facts.calls import Batches, LeftLoop, OutOfData, Perhaps
 from rankscope.diagnosis.finding import Finding, Possibility
-from rankscope.diagnosis.rules.divergence.waiting_words import call_text, now_text, site_of, standing, waiting_culprit
+from rankscope.diagnosis.rules.divergence.call_facts import now, site_of, standing, suspect
 from rankscope.diagnosis.timeline import Event
+from rankscope.diagnosis.verdict import Where
 from rankscope.diagnosis.waits import State, WaitGraph
 from rankscope.evidence.model import Frame, Loader
-
-_UNEVEN_FIX = (
-    "give every rank the same number of batches: drop_last=True, a DistributedSampler, or a fixed number of steps",
-    "or wrap the loop in torch.distributed.algorithms.join.Join",
-)
 
 
 def short_of_data(divergence: Divergence, graph: WaitGraph, code: CodeReader) -> Finding | None:
@@ -25,8 +24,9 @@ def short_of_data(divergence: Divergence, graph: WaitGraph, code: CodeReader) ->
     for side in divergence.sides:
         others = [rank for other in divergence.sides if other is not side for rank in other.ranks]
         if short and set(side.ranks) <= set(short):
-            counts = ", ".join(f"rank {rank}: {text}" for rank, text in _batch_counts(graph).items())
-            return _uneven(side, graph, (f"batches taken from the loader: {counts}",), others)
+            return _uneven(side, graph, _batches(graph), others)
+    if any(side.kind in ("extra", "skipped", "changed") for side in divergence.sides):
+        return None  # the sequences agree again after it: a call more or fewer, and no loop that ended early
     for side in divergence.sides:
         guard = code.guard(side.site) if side.event is not None else None
         if guard is not None and guard[1].on_rank:
@@ -45,9 +45,9 @@ def _or_passed_by(finding: Finding, divergence: Divergence, side: Side, code: Co
     for found in filter(None, (code.way_past(stay.site[:1]) for stay in stays)):
         frame, branch = found
         if branch.side == "continue":
-            name = frame.file.rsplit("/", 1)[-1]
-            text = f"`if {branch.test}: continue` ({name}:{branch.line}) may have led past {name}:{frame.line} once"
-            return replace(finding, alternatives=(Possibility("collective-skipped", "possible", text),))
+            skipping = condition(frame, branch, "leads-past", side.ranks)
+            possible = Possibility("collective-skipped", "possible", Perhaps("passed-once", skipping))
+            return replace(finding, alternatives=(possible,))
     return finding
 
 
@@ -104,7 +104,7 @@ def _events(state: State, group: str) -> dict[int, Event]:
     return state.timeline.events.get(group, {}) if state.timeline is not None else {}
 
 
-def _left_loop(side: Side, others: list[int], graph: WaitGraph, code: CodeReader) -> str | None:
+def _left_loop(side: Side, others: list[int], graph: WaitGraph, code: CodeReader) -> LeftLoop | None:
     if _took_as_many_batches(side.ranks, others, graph):
         return None
     mine = _user_frames(graph.states[side.ranks[0]])
@@ -117,8 +117,7 @@ def _left_loop(side: Side, others: list[int], graph: WaitGraph, code: CodeReader
     if left is None:
         return None
     frame, line = left
-    name = frame.file.rsplit("/", 1)[-1]
-    return f"{views.ranks_text(side.ranks)} left the loop at {name}:{line}, in which the others still are"
+    return LeftLoop(side.ranks, Where(frame.file, line, frame.function))
 
 
 def _took_as_many_batches(ranks: tuple[int, ...], others: list[int], graph: WaitGraph) -> bool:
@@ -160,33 +159,24 @@ def ran_out(graph: WaitGraph) -> tuple[int, ...]:
     return tuple(short)
 
 
-def _batch_counts(graph: WaitGraph) -> dict[int, str]:
-    counts = {}
-    for rank, state in graph.states.items():
-        loader = state.seen.progress.loader if state.seen is not None and state.seen.progress is not None else None
-        if loader is not None:
-            counts[rank] = f"{loader.batches}{', then the end' if loader.exhausted else ''}"
-    return counts
-
-
-def _uneven(side: Side, graph: WaitGraph, facts: tuple[str, ...], others: list[int]) -> Finding:
-    culprits = tuple(
-        waiting_culprit(
-            graph.states[rank],
-            f"out of data, waits in {call_text(graph.states[rank])}",
-            standing(graph.states[rank]),
-        )
-        for rank in side.ranks
+def _batches(graph: WaitGraph) -> tuple[Batches, ...]:
+    loaders = {rank: _loader(state) for rank, state in graph.states.items()}
+    return tuple(
+        Batches(rank, loader.batches, loader.exhausted) for rank, loader in loaders.items() if loader is not None
     )
-    at = views.place(culprits[0].where)
+
+
+def _uneven(side: Side, graph: WaitGraph, facts: tuple[Batches | LeftLoop, ...], others: list[int]) -> Finding:
+    at = standing(graph.states[side.ranks[0]])
+    out = OutOfData(side.ranks, tuple(sorted(others)), at)
     return Finding(
         outcome="hang",
         cause="uneven-data",
         certainty="proven",
-        culprits=culprits,
-        summary=f"{views.ranks_text(side.ranks)} ran out of data before {views.ranks_text(others)} and went on to {at}",
-        because=(*facts, now_text(graph)),
-        fix=_UNEVEN_FIX,
-        alternatives=(Possibility("collective-skipped", "possible", "the loop may have been left for another reason"),),
-        references=("pytorch/pytorch#141069",),
+        culprits=tuple(suspect(graph.states[rank], out, standing(graph.states[rank])) for rank in side.ranks),
+        summary=out,
+        because=(*facts, now(graph)),
+        fix=(Advice("same-batches"), Advice("join")),
+        alternatives=(Possibility("collective-skipped", "possible", Perhaps("left-loop-otherwise")),),
+        began=min((wait.since for rank in side.ranks if (wait := graph.states[rank].wait) is not None), default=None),
     )

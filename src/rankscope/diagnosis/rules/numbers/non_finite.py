@@ -5,44 +5,47 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rankscope.diagnosis.finding import Finding, Possibility
+from rankscope.diagnosis.advice import Advice
+from rankscope.diagnosis.facts import Fact
+from rankscope.diagnosis.facts.numbers import (
+    BadEverywhere,
+    BadKind,
+    BadNowhereElse,
+    BadTensors,
+    CameFromSomewhere,
+    GotByReduction,
+    GradientsSampled,
+    HeldBad,
+    InputKept,
+    MayBeWritten,
+    StepOfFiniteGradients,
+    ValuesMet,
+    WentBad,
+)
+from rankscope.diagnosis.finding import Finding, Possibility, Suspect
 from rankscope.diagnosis.verdict import Certainty, Where
-from rankscope.diagnosis.views import place, rank_culprit, ranks_text, where
+from rankscope.diagnosis.views import rank_culprit, where
 from rankscope.evidence.model import Call, Evidence, NonFinite, RankEvidence
 
-_ORDER = ("input", "loss", "gradient", "parameter")
+_ORDER: tuple[BadKind, ...] = ("input", "loss", "gradient", "parameter")
+"""In which a step comes by them."""
+_KINDS: dict[str, BadKind] = {kind: kind for kind in _ORDER}
 _OWN_EXIT_CODE = 76
+_MOST_RANKS_TOLD = 3
+_MOST_TENSORS_TOLD = 6
 _SHARES_NO_VALUES = frozenset(
     {"backward", "barrier", "monitored_barrier", "_broadcast_coalesced", "_verify_params_across_processes"}
     | {"init_process_group", "new_group", "split_group", "Work.wait", "Store.wait", "Store.get"}
 )
 
-_FIXES = {
-    "input": (
-        "find the sample and clean or drop it in the dataset: `torch.isfinite(x).all()` before it is batched",
-        "look at decoding and normalisation: division by a zero deviation, log of zero, empty cells of a table",
-    ),
-    "loss": (
-        "look for log or division of zero, exp of large values, a mean over nothing (all labels ignored), an "
-        "attention row that is masked entirely",
-        "run that batch alone under torch.autograd.set_detect_anomaly(True): it names the operation",
-        "skip such a step on all ranks together: all_reduce the flag before anyone decides",
-    ),
-    "gradient": (
-        "the derivative of sqrt, norm, log and division is infinite at zero: add an epsilon inside",
-        "clip_grad_norm_(..., error_if_nonfinite=True) stops before the step; fp16 needs torch.amp.GradScaler",
-        "run that batch alone under torch.autograd.set_detect_anomaly(True): it names the operation",
-    ),
-    "parameter": (
-        "lower the learning rate or warm it up, and clip gradients",
-        "go back to a checkpoint from before: a non-finite parameter never becomes finite again",
-    ),
+_FIXES: dict[BadKind, tuple[Advice, ...]] = {
+    "input": (Advice("clean-the-sample"), Advice("check-normalisation")),
+    "loss": (Advice("look-for-log-of-zero"), Advice("detect-anomaly"), Advice("skip-together")),
+    "gradient": (Advice("add-epsilon"), Advice("stop-before-the-step"), Advice("detect-anomaly")),
+    "parameter": (Advice("lower-the-rate"), Advice("go-back-to-checkpoint")),
 }
-_UNTRAINED_FIX = (
-    "initialise every weight and buffer on every rank, and load the checkpoint on every rank (or broadcast it)",
-    "look for torch.empty or a meta-device model that was never filled",
-)
-_REFERENCES = {
+_UNTRAINED_FIX = (Advice("initialise-everywhere"), Advice("look-for-empty-weights"))
+_REFERENCES: dict[BadKind, tuple[str, ...]] = {
     "input": ("isl-org/ZoeDepth#54", "ecmwf/WeatherGenerator#2724"),
     "loss": ("karpathy/nanochat#662", "ecmwf/WeatherGenerator#2724"),
     "gradient": ("NVIDIA-NeMo/Automodel#2658", "huggingface/transformers#5651"),
@@ -54,17 +57,32 @@ _REFERENCES = {
 class _Noted:
     seen: RankEvidence
     first: NonFinite
+    kind: BadKind
+    looked_back: bool
+    """What it had been fed was looked at when values were bad that had met those of other ranks."""
+
+    @property
+    def rank(self) -> int:
+        return self.seen.rank
+
+    @property
+    def where(self) -> Where | None:
+        return where(self.first.site[0]) if self.first.site else None
+
+    @property
+    def held(self) -> HeldBad:
+        return HeldBad(self.rank, self.kind, self.first.value, self.first.step, self.first.detail)
 
 
 def explain_non_finite(evidence: Evidence) -> Finding | None:
     """None where no rank noted a value that was not finite."""
-    noted = [_Noted(seen, min(notes, key=lambda note: note.step)) for seen in evidence.ranks if (notes := _notes(seen))]
+    noted = [each for seen in evidence.ranks if (each := _noted(seen)) is not None]
     if not noted:
         return None
     step = min(each.first.step for each in noted)
     first = [each for each in noted if each.first.step == step]
-    kind = min((each.first.kind for each in first), key=_ORDER.index)
-    own = [each for each in first if each.first.kind == kind and each.first.local]
+    kind = min((each.kind for each in first), key=_ORDER.index)
+    own = [each for each in first if each.kind == kind and each.first.local]
     if own:
         return _began_here(kind, own, noted, evidence)
     if kind == "parameter":
@@ -77,86 +95,72 @@ def ended_by_itself(evidence: Evidence) -> bool:
     return any(seen.exit is not None and seen.exit.code == _OWN_EXIT_CODE and _notes(seen) for seen in evidence.ranks)
 
 
-def as_alternative(finding: Finding) -> Possibility:
-    """Beside another verdict: values went bad as well."""
-    return Possibility(finding.cause, finding.certainty, finding.summary)
-
-
 def _notes(seen: RankEvidence) -> tuple[NonFinite, ...]:
     notes = seen.progress.non_finite if seen.progress is not None else ()
-    return tuple(note for note in notes if note.kind in _ORDER)
+    return tuple(note for note in notes if note.kind in _KINDS)
 
 
-def _began_here(kind: str, own: Sequence[_Noted], noted: Sequence[_Noted], evidence: Evidence) -> Finding:
-    note = own[0].first
-    ranks = [each.seen.rank for each in own]
-    others = sorted({each.seen.rank for each in noted} - set(ranks))
+def _noted(seen: RankEvidence) -> _Noted | None:
+    notes = _notes(seen)
+    if not notes:
+        return None
+    first = min(notes, key=lambda note: (note.step, _ORDER.index(_KINDS[note.kind])))
+    looked_back = first.kind == "input" and any(not note.local for note in notes)
+    return _Noted(seen, first, _KINDS[first.kind], looked_back)
+
+
+def _began_here(kind: BadKind, own: Sequence[_Noted], noted: Sequence[_Noted], evidence: Evidence) -> Finding:
+    ranks = _ranks(own)
+    others = _others(noted, ranks)
     everybody = len(own) == evidence.world_size > 1
-    certainty: Certainty = "proven" if len(evidence.ranks) == evidence.world_size and _all_seen(evidence) else "likely"
+    sure = _all_seen(evidence) and not any(each.looked_back for each in own)
+    certainty: Certainty = "proven" if sure else "likely"
     blamed = own
-    because = [_words(each) for each in own[:3]]
-    if everybody and kind in ("loss", "gradient"):
-        shared = _values_met(evidence, note.step)
-        if shared is not None:
+    because: list[Fact] = [each.held for each in own[:_MOST_RANKS_TOLD]]
+    because += [InputKept(each.rank, each.first.step) for each in own if each.looked_back]
+    together = everybody and kind in ("loss", "gradient")
+    if together:
+        met = _values_met(evidence, own[0].first.step)
+        if met is not None:
             # It may have come from any one of them through this call.
-            blamed, certainty = [], "possible"
-            because.append(
-                f"before that, values of the ranks met in {shared.op}"
-                + (f" at {place(where(shared.site[0]))}" if shared.site else "")
-            )
+            blamed, certainty = (), "possible"
+            because.append(ValuesMet(met.op, where(met.site[0]) if met.site else None))
         else:
-            because.append("all ranks had it in the same step, from finite parameters: they share code or settings")
+            because.append(BadEverywhere(own[0].first.step))
     if others:
-        because.append(
-            f"{ranks_text(others)} got it through the reduction: "
-            f"what {'it' if len(others) == 1 else 'they'} computed before was finite"
-        )
-    because += _tensors(note)
-    at = _place(note)
-    fix = _FIXES[kind]
-    if everybody and kind in ("loss", "gradient"):
-        fix = (_FIXES["parameter"][0], *fix)
+        because.append(GotByReduction(others))
     return Finding(
         outcome="nan",
         cause=f"nan-{kind}",
         certainty=certainty,
-        culprits=tuple(rank_culprit(each.seen, _doing(each.first), _place(each.first)) for each in blamed),
-        summary=f"the {_noun(kind)} of {ranks_text(ranks)} {_was(kind, note)} {_when(note)}, in {place(at)}"
-        + (f"; the reduction spread it to {ranks_text(others)}" if others else ""),
-        because=tuple(because),
-        fix=fix,
+        culprits=_culprits(blamed),
+        summary=WentBad(kind, ranks, own[0].first.value, own[0].first.step, own[0].where, others),
+        because=(*because, *_tensors(own[0])),
+        fix=(_FIXES["parameter"][0], *_FIXES[kind]) if together else _FIXES[kind],
         references=_REFERENCES[kind],
-        victims=tuple(others),
-        since=min(each.first.at for each in noted),
+        victims=others,
+        since=_since(noted),
     )
 
 
 def _in_parameters(first: Sequence[_Noted], noted: Sequence[_Noted], evidence: Evidence) -> Finding:
-    note = first[0].first
-    ranks = [each.seen.rank for each in first]
-    others = sorted({each.seen.rank for each in noted} - set(ranks))
+    note, ranks = first[0].first, _ranks(first)
     untrained = note.step == 0
     if not untrained and len(ranks) == evidence.world_size > 1 and all(each.first.value == "nan" for each in first):
         return _reached_parameters(first, noted)
-    at = _place(note)
-    alternatives: tuple[Possibility, ...] = ()
-    certainty: Certainty = "proven" if untrained and len(ranks) < evidence.world_size else "likely"
-    if not untrained:
-        alternatives = (
-            Possibility("nan-gradient", "possible", "the gradients were looked at in samples before that step"),
-        )
+    sampled = Possibility("nan-gradient", "possible", GradientsSampled(note.step - 1))
     return Finding(
         outcome="nan",
         cause="nan-parameter",
-        certainty=certainty,
-        culprits=tuple(rank_culprit(each.seen, _doing(each.first), _place(each.first)) for each in first),
-        summary=f"parameters of {ranks_text(ranks)} were not finite {_when(note)}, seen in {place(at)}",
-        because=(*(_words(each) for each in first[:3]), *_tensors(note)),
+        certainty="proven" if untrained and len(ranks) < evidence.world_size else "likely",
+        culprits=_culprits(first),
+        summary=WentBad("parameter", ranks, note.value, note.step, first[0].where),
+        because=(*(each.held for each in first[:_MOST_RANKS_TOLD]), *_tensors(first[0])),
         fix=_UNTRAINED_FIX if untrained else _FIXES["parameter"],
-        alternatives=alternatives,
+        alternatives=() if untrained else (sampled,),
         references=_REFERENCES["parameter"],
-        victims=tuple(others),
-        since=min(each.first.at for each in noted),
+        victims=_others(noted, ranks),
+        since=_since(noted),
     )
 
 
@@ -164,49 +168,70 @@ def _reached_parameters(first: Sequence[_Noted], noted: Sequence[_Noted]) -> Fin
     """Steps that are too large make infinities of finite gradients, not NaN. After a reduction all ranks have what one
     rank's gradients held: nobody is named."""
     note = first[0].first
-    ranks = [each.seen.rank for each in first]
     return Finding(
         outcome="nan",
         cause="nan-gradient",
         certainty="likely",
         culprits=(),
-        summary=f"parameters held nan {_when(note)} on {ranks_text(ranks)}, and which rank it came from was not seen",
+        summary=CameFromSomewhere("parameter", _ranks(first), note.value, note.step),
         because=(
-            *(_words(each) for each in first[:3]),
-            "an optimizer makes infinities of finite gradients at most: those of the step before held nan",
-            *_tensors(note),
+            *(each.held for each in first[:_MOST_RANKS_TOLD]),
+            StepOfFiniteGradients(note.step - 1),
+            *_tensors(first[0]),
         ),
         fix=_FIXES["gradient"],
-        alternatives=(Possibility("nan-parameter", "possible", "the program itself may have written it there"),),
+        alternatives=(Possibility("nan-parameter", "possible", MayBeWritten(note.step - 1)),),
         references=_REFERENCES["gradient"],
-        victims=tuple(sorted({each.seen.rank for each in noted})),
-        since=min(each.first.at for each in noted),
+        victims=_ranks(noted),
+        since=_since(noted),
     )
 
 
-def _spread(kind: str, first: Sequence[_Noted], noted: Sequence[_Noted], evidence: Evidence) -> Finding:
+def _spread(kind: BadKind, first: Sequence[_Noted], noted: Sequence[_Noted], evidence: Evidence) -> Finding:
     """Only values that had met those of other ranks were bad: nobody is named, unless a rank is alone with it."""
     note = first[0].first
-    ranks = [each.seen.rank for each in first]
     alone = len(noted) == 1 and _all_seen(evidence)
-    summary = f"the {_noun(kind)} {_was(kind, note)} {_when(note)} on {ranks_text(ranks)}"
-    if not alone:
-        summary += ", and which rank it came from was not seen"
-    because = [_words(each) for each in first[:3]]
+    because: list[Fact] = [each.held for each in first[:_MOST_RANKS_TOLD]]
     if alone and evidence.world_size > 1:
-        because.append("no other rank had it in that step")
+        because.append(BadNowhereElse(note.step))
+    summary = (
+        WentBad(kind, _ranks(first), note.value, note.step, first[0].where)
+        if alone
+        else CameFromSomewhere(kind, _ranks(first), note.value, note.step)
+    )
     return Finding(
         outcome="nan",
         cause=f"nan-{kind}",
         certainty="likely",
-        culprits=(rank_culprit(first[0].seen, _doing(note), _place(note)),) if alone else (),
+        culprits=_culprits(first) if alone else (),
         summary=summary,
-        because=(*because, *_tensors(note)),
+        because=(*because, *_tensors(first[0])),
         fix=_FIXES[kind],
         references=_REFERENCES[kind],
-        victims=() if alone else tuple(sorted({each.seen.rank for each in noted})),
-        since=min(each.first.at for each in noted),
+        victims=() if alone else _ranks(noted),
+        since=_since(noted),
     )
+
+
+def _ranks(noted: Sequence[_Noted]) -> tuple[int, ...]:
+    return tuple(sorted(each.rank for each in noted))
+
+
+def _others(noted: Sequence[_Noted], ranks: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(rank for rank in _ranks(noted) if rank not in ranks)
+
+
+def _culprits(noted: Sequence[_Noted]) -> tuple[Suspect, ...]:
+    return tuple(rank_culprit(each.seen, each.held, each.where) for each in noted)
+
+
+def _since(noted: Sequence[_Noted]) -> float:
+    return min(each.first.at for each in noted)
+
+
+def _tensors(each: _Noted) -> tuple[Fact, ...]:
+    names = each.first.tensors[:_MOST_TENSORS_TOLD]
+    return (BadTensors(each.kind, names, each.first.count),) if names else ()
 
 
 def _all_seen(evidence: Evidence) -> bool:
@@ -224,37 +249,3 @@ def _values_met(evidence: Evidence, step: int) -> Call | None:
             if call.op not in _SHARES_NO_VALUES:
                 return call
     return None
-
-
-def _when(note: NonFinite) -> str:
-    return f"after {note.step} optimizer step{'' if note.step == 1 else 's'}"
-
-
-def _noun(kind: str) -> str:
-    return {"input": "input", "loss": "loss", "gradient": "gradient", "parameter": "parameters"}[kind]
-
-
-def _was(kind: str, note: NonFinite) -> str:
-    return f"was {note.value}" if kind == "loss" else f"held {note.value}"
-
-
-def _doing(note: NonFinite) -> str:
-    text = f"{_noun(note.kind)} {_was(note.kind, note)} {_when(note)}"
-    return f"{text}: {note.detail}" if note.detail else text
-
-
-def _words(each: _Noted) -> str:
-    return f"rank {each.seen.rank}: {_doing(each.first)}"
-
-
-def _place(note: NonFinite) -> Where | None:
-    return where(note.site[0]) if note.site else None
-
-
-def _tensors(note: NonFinite) -> list[str]:
-    if not note.tensors:
-        return []
-    what = {"input": "inputs", "parameter": "parameters"}.get(note.kind, "gradients")
-    shown = note.tensors[:6]
-    more = f" and {note.count - len(shown)} more" if note.count > len(shown) else ""
-    return [f"{what} that were not finite: {', '.join(shown)}{more}"]

@@ -5,20 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from rankscope.diagnosis.advice import Advice
+from rankscope.diagnosis.facts import Fact
+from rankscope.diagnosis.facts.numbers import DifferedAgain, FewerSteps, HoldsOtherCopy, ReplicasDiffer, SumDiffers
 from rankscope.diagnosis.finding import Finding
-from rankscope.diagnosis.verdict import Certainty
-from rankscope.diagnosis.views import rank_culprit, ranks_text, verb
+from rankscope.diagnosis.views import rank_culprit
 from rankscope.evidence.model import Checksum, Evidence, Progress, RankEvidence
 
 _TOLERANCE = 1e-5
 """Replicas get the same gradients and make the same steps: they are equal bit by bit. Sums of them nearly are."""
 _LEAST_DIFFERENCES = 2
+_MOST_SUMS_TOLD = 8
 
-_FIX = (
-    "let all ranks decide together whether to skip a step: all_reduce the flag before anyone acts on it",
-    "load checkpoints and change parameters on every rank, or before DistributedDataParallel is made",
-    "look for parameters that are changed outside of the optimizer, and for random numbers that differ between ranks",
-)
+_FIX = (Advice("skip-steps-together"), Advice("load-everywhere"), Advice("look-for-other-writers"))
 _REFERENCES = ("pytorch/pytorch#128949", "facebookresearch/detectron2#1732")
 
 Sums = dict[int, float]
@@ -34,27 +33,19 @@ def explain_diverged(evidence: Evidence) -> Finding | None:
     first, sums = differing[0]
     odd = _minority(sums)  # of the first difference: what differs later may be a consequence
     seen = {rank.rank: rank for rank in evidence.ranks}
-    values = ", ".join(f"rank {rank}: {value:.6g}" for rank, value in sorted(sums.items())[:8])
-    steps = _steps(evidence)
-    behind = _behind(steps)
-    because = [
-        f"the sum of {first.name} differs since step {first.step}: {values}",
-        f"it differed in {len(differing)} comparisons, the last after step {differing[-1][0].step}",
+    because: list[Fact] = [
+        SumDiffers(first.name, first.step, tuple(sorted(sums.items())[:_MOST_SUMS_TOLD])),
+        DifferedAgain(len(differing), differing[-1][0].step),
     ]
+    behind = _behind(_steps(evidence))
     if behind:
-        because.append(f"fewer optimizer steps than the others were made by {ranks_text(behind)}")
-    certainty: Certainty = "proven" if not odd else "likely"
-    who = (
-        f"{ranks_text(odd)} no longer {verb(odd, 'hold')} the parameters of the others"
-        if odd
-        else (f"{ranks_text(sums)} no longer hold the same parameters")
-    )
+        because.append(FewerSteps(behind))
     return Finding(
         outcome="corrupt",
         cause="parameters-diverged",
-        certainty=certainty,
-        culprits=tuple(rank_culprit(seen[rank], "its copy of the model is another", None) for rank in odd),
-        summary=f"{who}, first seen after {first.step} optimizer steps",
+        certainty="proven" if not odd else "likely",
+        culprits=tuple(rank_culprit(seen[rank], HoldsOtherCopy(rank), None) for rank in odd),
+        summary=ReplicasDiffer(odd, tuple(sorted(sums)), first.step),
         because=tuple(because),
         fix=_FIX,
         references=_REFERENCES,
@@ -117,9 +108,9 @@ def _counts(seen: RankEvidence) -> bool:
     return seen.progress is not None and seen.exit is not None
 
 
-def _behind(steps: Mapping[int, int]) -> list[int]:
+def _behind(steps: Mapping[int, int]) -> tuple[int, ...]:
     if not steps or len(set(steps.values())) == 1:
-        return []
+        return ()
     most = max(steps.values())
-    behind = [rank for rank, made in steps.items() if made < most]
-    return behind if 2 * len(behind) < len(steps) else []
+    behind = tuple(sorted(rank for rank, made in steps.items() if made < most))
+    return behind if 2 * len(behind) < len(steps) else ()

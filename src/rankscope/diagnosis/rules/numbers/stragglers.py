@@ -4,34 +4,26 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from rankscope.diagnosis.advice import Advice
+from rankscope.diagnosis.facts.numbers import ArriveLast, KeptWaiting, WorksLonger
 from rankscope.diagnosis.finding import Finding
 from rankscope.diagnosis.verdict import Straggler, Where
-from rankscope.diagnosis.views import innermost_user_frame, main_thread, place, rank_culprit, ranks_text, verb, where
+from rankscope.diagnosis.views import innermost_user_frame, main_thread, rank_culprit, where
 from rankscope.evidence.model import Evidence, Phases, RankEvidence, StackSample
 
 LEAST_LOST_S = 1.0
 LEAST_SHARE = 0.05
 """Of the time, lost by the others: below it, ranks are as even as ranks are."""
+RUNNING_SHARE = 0.15
+"""The same of a job that is looked at while it runs."""
 _SAME_TIME = 0.1
-WORDS = {
-    "data": "loading data",
-    "forward/backward": "forward and backward",
-    "save": "saving",
-    "other": "code outside of forward, backward, loading and saving",
-}
 _FIXES = {
-    "data": (
-        "give this rank's loader more workers (num_workers, prefetch_factor); look at the disk that it reads from",
-        "spread long samples evenly among the ranks",
-    ),
-    "forward/backward": (
-        "spread long samples evenly among the ranks: sort by length, or batch by tokens",
-        "compare this rank's processor or GPU with the others': clock, temperature, other processes on it",
-    ),
-    "save": ("save with all ranks (torch.distributed.checkpoint) or asynchronously, and less often",),
-    "other": ("move logging, evaluation and other work of one rank out of the step, or into a background thread",),
+    "data": (Advice("more-loader-workers"), Advice("spread-long-samples")),
+    "forward/backward": (Advice("spread-long-samples"), Advice("compare-processors")),
+    "save": (Advice("save-with-all-ranks"),),
+    "other": (Advice("move-work-out-of-the-step"),),
 }
 
 
@@ -76,39 +68,37 @@ def find_stragglers(
     return tuple(found)
 
 
-def sentence(stragglers: Sequence[Straggler], world: Sequence[int]) -> str:
-    """`rank 2 kept ranks 0, 1 waiting for 14.2 s (31 % of the time): 1.9 times their work, in loading data`."""
-    ranks = [each.rank for each in stragglers]
-    others = [rank for rank in world if rank not in ranks]
+def kept_waiting(stragglers: Sequence[Straggler], world: Iterable[int]) -> KeptWaiting:
+    """What they cost the other ranks of this world."""
+    ranks = tuple(each.rank for each in stragglers)
     worst = max(stragglers, key=lambda each: each.lost_s)
-    at = f", at {place(worst.where)}" if worst.where is not None else ""
-    return (
-        f"{ranks_text(ranks)} kept {ranks_text(others)} waiting for {worst.lost_s:.1f} s "
-        f"({worst.share:.0%} of the time): {worst.factor:g} times their work, most of it in {WORDS[worst.phase]}{at}"
+    return KeptWaiting(
+        ranks=ranks,
+        others=tuple(rank for rank in sorted(world) if rank not in ranks),
+        lost_s=worst.lost_s,
+        share=worst.share,
+        factor=worst.factor,
+        phase=worst.phase,
+        where=worst.where,
     )
 
 
 def as_finding(stragglers: tuple[Straggler, ...], evidence: Evidence) -> Finding:
     """The verdict on a job that runs and is slow."""
-    worst = max(stragglers, key=lambda each: each.lost_s)
     seen = {rank.rank: rank for rank in evidence.ranks}
-    ranks = [each.rank for each in stragglers]
-    others = [rank for rank in sorted(seen) if rank not in ranks]
+    summary = kept_waiting(stragglers, seen)
     return Finding(
         outcome="slow",
         cause="slow-rank",
         certainty="likely",
         culprits=tuple(
-            rank_culprit(seen[each.rank], f"{each.factor:g} times the others' work, in {WORDS[each.phase]}", each.where)
+            rank_culprit(seen[each.rank], WorksLonger(each.rank, each.factor, each.phase), each.where)
             for each in stragglers
         ),
-        summary=sentence(stragglers, sorted(seen)),
-        because=(
-            f"{ranks_text(others)} {verb(others, 'wait')} in collectives; {ranks_text(ranks)} "
-            f"{verb(ranks, 'arrive')} there last",
-        ),
-        fix=_FIXES[worst.phase],
-        victims=tuple(others),
+        summary=summary,
+        because=(ArriveLast(summary.ranks, summary.others),),
+        fix=_FIXES[summary.phase],
+        victims=summary.others,
         since=evidence.collected_at,
     )
 

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
-from rankscope.diagnosis import views
-from rankscope.diagnosis.finding import Finding, Possibility
-from rankscope.diagnosis.rules.offline import log_facts as facts
+from rankscope.diagnosis.facts.logs import ComparedBeforehand, ComparedCall, ComparedCallsDiffer, May, OddCall
+from rankscope.diagnosis.finding import Finding, Possibility, Way
+from rankscope.diagnosis.rules.offline import log_facts
 from rankscope.diagnosis.rules.offline.log_facts import Fingerprint
-from rankscope.diagnosis.rules.offline.log_words import DUMP, MATCH_FIX, culprit
+from rankscope.diagnosis.rules.offline.log_ranks import DUMP, MATCH_FIX, culprit
 from rankscope.evidence.model import Evidence
 
 
 def explain_mismatch(evidence: Evidence) -> Finding | None:
     """By the words alone, for files: the numbers in them are taken for ranks of the job."""
-    texts = [line.text for _, line in facts.all_lines(evidence)]
+    texts = [line.text for _, line in log_facts.all_lines(evidence)]
     texts += [error.message for seen in evidence.ranks for error in seen.exceptions]
-    return _explain(facts.fingerprints(texts), evidence)
+    return _explain(log_facts.fingerprints(texts), evidence)
 
 
 def explain_compared(evidence: Evidence) -> Finding | None:
@@ -25,7 +26,7 @@ def explain_compared(evidence: Evidence) -> Finding | None:
     own: dict[int, Fingerprint] = {}
     numbers: list[int] = []
     for seen in evidence.ranks:
-        told = [prints for error in seen.exceptions if (prints := facts.fingerprints((error.message,)))]
+        told = [prints for error in seen.exceptions if (prints := log_facts.fingerprints((error.message,)))]
         if told:
             mine = told[-1][0]
             numbers.append(mine.rank)
@@ -39,41 +40,51 @@ def _explain(found: Sequence[Fingerprint], evidence: Evidence) -> Finding | None
     if len(counts) < 2:
         return None
     usual, most = counts.most_common(1)[0]
-    # Half against half: both are parties to it.
-    tied = 2 * most <= len(found)
-    guilty = found if tied else [each for each in found if each.signature() != usual]
-    parts = [_told([each for each in found if each.signature() == signature], evidence) for signature in counts]
-    odd = [_told([each for each in guilty if each.signature() == signature], evidence) for signature in counts]
-    rest = _told([each for each in found if each.signature() == usual], evidence)
-    ops = {each.op for each in found}
+    by_signature = {key: [each for each in found if each.signature() == key] for key in counts}
+    sides = {key: _call(alike, evidence) for key, alike in by_signature.items()}
+    if 2 * most <= len(found):
+        return _tied(found, tuple(sides.values()))
+    guilty = [each for each in found if each.signature() != usual]
+    odd = tuple(side for key, side in sides.items() if key != usual)
     return Finding(
         outcome="crash",
         cause="collective-mismatch",
-        certainty="likely" if tied else "proven",
-        culprits=tuple(culprit(each.rank, f"called {each.words()}", evidence) for each in guilty),
-        summary="the ranks called different collectives: " + "; ".join(parts[:4])
-        if tied
-        else f"{'; '.join(filter(None, odd[:4]))}, where {rest}",
-        because=(*parts[:6], "torch compared the calls before they were made"),
+        certainty="proven",
+        culprits=tuple(culprit(each.rank, _call([each], evidence), evidence) for each in guilty),
+        summary=OddCall(odd[:4], sides[usual]),
+        because=(*tuple(sides.values())[:6], ComparedBeforehand()),
         fix=MATCH_FIX,
-        alternatives=(
-            Possibility(
-                "collective-skipped",
-                "possible",
-                "one side may have left out a call before" if len(ops) > 1 else "a rank may be one call ahead",
-                DUMP,
-            ),
-        ),
+        alternatives=_not_the_same_place(found),
         references=("modelscope/ms-swift#9443",),
-        next=() if not tied else (DUMP,),
-        victims=None if tied else tuple(sorted(each.rank for each in found if each.signature() == usual)),
+        victims=tuple(sorted(sides[usual].ranks)),
     )
 
 
-def _told(alike: Sequence[Fingerprint], evidence: Evidence) -> str:
-    if not alike:
-        return ""
-    ranks = [each.rank for each in alike]
-    at = culprit(ranks[0], "", evidence).where
-    place = f" in {views.place(at)}" if at is not None else ""
-    return f"{views.ranks_text(ranks)} called {alike[0].words()}{place}"
+def _tied(found: Sequence[Fingerprint], sides: tuple[ComparedCall, ...]) -> Finding:
+    """Half against half: nothing shows which side is wrong."""
+    return Finding(
+        outcome="crash",
+        cause="collective-mismatch",
+        certainty="likely",
+        culprits=(),
+        summary=ComparedCallsDiffer(sides[:4]),
+        because=(*sides[:6], ComparedBeforehand()),
+        fix=MATCH_FIX,
+        alternatives=_not_the_same_place(found),
+        references=("modelscope/ms-swift#9443",),
+        next=(DUMP,),
+        ways=tuple(Way(side.ranks, side.where, replace(side, ranks=(), where=None)) for side in sides),
+    )
+
+
+def _not_the_same_place(found: Sequence[Fingerprint]) -> tuple[Possibility, ...]:
+    """Calls that differ may belong to different places of the program."""
+    differ = len({each.op for each in found}) > 1
+    return (Possibility("collective-skipped", "possible", May((), "skip-before" if differ else "ahead"), DUMP),)
+
+
+def _call(alike: Sequence[Fingerprint], evidence: Evidence) -> ComparedCall:
+    ranks = tuple(each.rank for each in alike)
+    first = alike[0]
+    call = ComparedCall(ranks, first.op, first.shape, None)
+    return ComparedCall(ranks, first.op, first.shape, culprit(ranks[0], call, evidence).where)

@@ -29,6 +29,11 @@ _MASTER = re.compile(r"ncclUniqueId from \[0\]|Timeout waiting for key: default_
 _CLOSED_BY = re.compile(r"Connection closed by localRank (\d+)")
 _MISSING = re.compile(r"Rank (\d+) failed to pass monitoredBarrier|Ranks ([\d, ]+) failed to pass monitoredBarrier")
 
+_QUARTER_S = 900.0
+_WIDEST_ZONES_S = 26 * 3600.0
+_WRITTEN_AT_ONCE_S = 3.0
+"""A line is in its file so soon after the time that it carries."""
+
 
 @dataclass(frozen=True, slots=True)
 class TimedOut:
@@ -52,10 +57,6 @@ class Fingerprint:
     shape: str
     dtype: str
     seq: int | None
-
-    def words(self) -> str:
-        shape = f" of shape [{self.shape}]" if self.shape else ""
-        return f"{self.op}{shape}"
 
     def signature(self) -> tuple[str, str, str]:
         return self.op, self.shape, self.dtype
@@ -98,26 +99,46 @@ def known_messages(evidence: Evidence, most: int = 40) -> tuple[KnownMessage, ..
 
 def signs_of_life(evidence: Evidence) -> tuple[SignOfLife, ...]:
     """The last line of each rank that has a log, the longest silent first."""
-    logs = [(seen.rank, seen.log) for seen in evidence.ranks if seen.log is not None]
     end = log_end(evidence)
+    shift = _other_zone(evidence)
     signs = [
         SignOfLife(
-            rank=rank,
-            at=log.last_at,
-            silent_s=max(0.0, end - log.last_at) if end is not None and log.last_at is not None else None,
-            line=next((text.strip()[:200] for text in reversed(log.tail) if text.strip()), ""),
+            rank=seen.rank,
+            at=seen.log.last_at,
+            silent_s=max(0.0, end - seen.log.last_at) if end is not None and seen.log.last_at is not None else None,
+            line=next((text.strip()[:200] for text in reversed(seen.log.tail) if text.strip()), ""),
+            ago_s=ago(seen.log, evidence, shift),
         )
-        for rank, log in logs
-        if log.lines
+        for seen in evidence.ranks
+        if seen.log is not None and seen.log.lines
     ]
     return tuple(sorted(signs, key=lambda sign: (-(sign.silent_s or 0.0), sign.rank or 0)))
 
 
+def ago(log: Log, evidence: Evidence, shift: float = 0.0) -> float | None:
+    """How long before the reading the last line was written, by its own time, or by its file's where it has none."""
+    at = log.last_at + shift if log.last_at is not None else log.written_at
+    return max(0.0, evidence.read_at - at) if evidence.read_at is not None and at is not None else None
+
+
+def _other_zone(evidence: Evidence) -> float:
+    """Seconds to add to the times in the logs, where they are of another time zone than this machine's: the file was
+    written last whole quarters of an hour before or after its last line says."""
+    end = log_end(evidence)
+    written = max((log.written_at for log in _logs(evidence) if log.written_at is not None), default=None)
+    if end is None or written is None:
+        return 0.0
+    shift = round((written - end) / _QUARTER_S) * _QUARTER_S
+    return shift if abs(written - end - shift) <= _WRITTEN_AT_ONCE_S and abs(shift) <= _WIDEST_ZONES_S else 0.0
+
+
 def log_end(evidence: Evidence) -> float | None:
-    logs: list[Log] = [seen.log for seen in evidence.ranks if seen.log is not None]
-    if evidence.log is not None:
-        logs.append(evidence.log)
-    return max((log.last_at for log in logs if log.last_at is not None), default=None)
+    return max((log.last_at for log in _logs(evidence) if log.last_at is not None), default=None)
+
+
+def _logs(evidence: Evidence) -> list[Log]:
+    logs = [seen.log for seen in evidence.ranks if seen.log is not None]
+    return [*logs, evidence.log] if evidence.log is not None else logs
 
 
 def timed_out(evidence: Evidence) -> dict[int, TimedOut]:

@@ -2,130 +2,141 @@
 
 from __future__ import annotations
 
-from rankscope.diagnosis import views
-from rankscope.diagnosis.finding import Finding, Possibility
-from rankscope.diagnosis.rules.offline import log_facts as facts
-from rankscope.diagnosis.rules.offline.log_words import (
-    DUMP,
-    KERNEL,
-    MATCH_FIX,
-    RERUN,
-    STACK,
-    culprit,
-    last_words,
+from rankscope.diagnosis.advice import Advice
+from rankscope.diagnosis.facts import Fact
+from rankscope.diagnosis.facts.logs import (
+    BarrierNames,
+    DidNotCome,
+    HadEntered,
+    LoggedCall,
+    May,
+    NeverMatch,
+    OperationsDiffer,
+    RanIntoTimeLimit,
+    ToldNoTimeLimit,
+    WaitedIn,
+    WaitedInVain,
 )
+from rankscope.diagnosis.finding import Finding, Possibility, Way
+from rankscope.diagnosis.rules.offline import log_facts
+from rankscope.diagnosis.rules.offline.log_facts import TimedOut
+from rankscope.diagnosis.rules.offline.log_ranks import DUMP, KERNEL, MATCH_FIX, RERUN, STACK, culprit, last_line
 from rankscope.evidence.model import Evidence
 
-_SKIP_FIX = (
-    "make every rank reach the same collectives in the same order: look for a condition on the rank or on the data",
-    "where one rank works longer (saving, evaluating, preparing data), raise the timeout of the process group",
-)
+_MONITORED_BARRIER = LoggedCall("monitoredBarrier")
 
 
 def explain_named_missing(evidence: Evidence) -> Finding | None:
-    missing = facts.named_missing(evidence)
+    missing = log_facts.named_missing(evidence)
     if not missing:
         return None
     waiting = tuple(seen.rank for seen in evidence.ranks if seen.rank not in missing)
-    because = (f"the monitored barrier names {views.ranks_text(missing)} as not arrived",)
     # A monitored barrier asks rank after rank and may stop at the first that does not answer.
-    return _absent_finding(missing, waiting or (0,), "a monitored barrier", because, evidence, named=True)
+    return _named(missing, waiting or (0,), _MONITORED_BARRIER, (BarrierNames(missing),), evidence)
 
 
 def explain_time_limits(evidence: Evidence) -> Finding | None:
     """Ranks whose time was over in a collective: those that were elsewhere, or further back, kept them waiting."""
-    timed = facts.timed_out(evidence)
-    numbered = {rank: each for rank, each in timed.items() if each.seq is not None}
-    if len(numbered) >= 2:
-        finding = _different_operations(numbered, evidence) or _laggards(numbered, evidence)
-        if finding is not None:
-            return finding
+    timed = log_facts.timed_out(evidence)
     if not timed:
         return None
+    numbered = {rank: each for rank, each in timed.items() if each.seq is not None}
+    return (
+        _different_operations(numbered, evidence) or _laggards(numbered, evidence) or _without_time_out(timed, evidence)
+    )
+
+
+def _without_time_out(timed: dict[int, TimedOut], evidence: Evidence) -> Finding | None:
     everybody = {seen.rank for seen in evidence.ranks if seen.log is not None} | set(range(evidence.world_size))
     absent = tuple(sorted(everybody - set(timed)))
-    known = {seen.rank for seen in evidence.ranks if seen.log is not None and seen.log.lines}
-    first = min(timed.values(), key=lambda each: (each.line.at or 0.0, each.line.order))
-    what = _what(first)
     if not absent:
         return None
-    named = set(absent) <= known and 2 * len(absent) < len(everybody)
-    because = (
-        f"{views.ranks_text(timed)} ran into the time limit of {what}",
-        f"{views.ranks_text(absent)} {'tells' if len(absent) == 1 else 'tell'} of no time limit",
-    )
-    return _absent_finding(absent, tuple(sorted(timed)), what, because, evidence, named)
-
-
-def _absent_finding(
-    absent: tuple[int, ...],
-    waiting: tuple[int, ...],
-    what: str,
-    because: tuple[str, ...],
-    evidence: Evidence,
-    named: bool,
-) -> Finding:
-    """Others waited in a collective for ranks that did not come; what kept those is not in the logs."""
-    text = views.ranks_text(absent)
+    known = {seen.rank for seen in evidence.ranks if seen.log is not None and seen.log.lines}
+    waiting = tuple(sorted(timed))
+    call = _call(min(timed.values(), key=lambda each: (each.line.at or 0.0, each.line.order)))
+    because = (RanIntoTimeLimit(waiting, call), ToldNoTimeLimit(absent))
+    if set(absent) <= known and 2 * len(absent) < len(everybody):
+        return _named(absent, waiting, call, because, evidence)
     return Finding(
         outcome="hang",
         cause="collective-skipped",
-        certainty="likely" if named else "possible",
-        culprits=tuple(culprit(rank, f"did not come to {what}", evidence) for rank in absent) if named else (),
-        summary=f"{views.ranks_text(waiting)} waited in {what} until the time was over; {text} did not come to it",
-        because=(*because, *(last_words(rank, evidence) for rank in absent[:3])),
-        fix=_SKIP_FIX,
-        alternatives=(
-            Possibility("slow-rank", "possible", f"{text} may have been at work longer than the time limit", STACK),
-            Possibility("blocked-call", "possible", f"{text} may stand in a call that does not return", STACK),
-            Possibility("killed", "possible", f"{text} may have been killed without a word", KERNEL),
-        ),
+        certainty="possible",
+        culprits=(),
+        summary=WaitedInVain(waiting, call, absent),
+        because=(*because, *(last_line(rank, evidence) for rank in absent[:3])),
+        fix=_FIX,
+        alternatives=_kept_by(absent),
         references=("pytorch/pytorch#54059",),
         next=(DUMP, RERUN),
     )
 
 
-def _what(timed: facts.TimedOut) -> str:
-    if timed.seq is None:
-        return "a collective"
-    if timed.op == "ALLREDUCE" and timed.numel == 1:
-        return f"ALLREDUCE {timed.seq} of one element (usually a barrier)"
-    return f"{timed.op} {timed.seq}"
+_FIX = (Advice("same-collectives-everywhere"), Advice("raise-group-timeout"))
 
 
-def _different_operations(numbered: dict[int, facts.TimedOut], evidence: Evidence) -> Finding | None:
+def _named(
+    absent: tuple[int, ...], waiting: tuple[int, ...], call: LoggedCall, because: tuple[Fact, ...], evidence: Evidence
+) -> Finding:
+    """Others waited in a collective for ranks that did not come; what kept those is not in the logs."""
+    return Finding(
+        outcome="hang",
+        cause="collective-skipped",
+        certainty="likely",
+        culprits=tuple(culprit(rank, DidNotCome(call), evidence) for rank in absent),
+        summary=WaitedInVain(waiting, call, absent),
+        because=(*because, *(last_line(rank, evidence) for rank in absent[:3])),
+        fix=_FIX,
+        alternatives=_kept_by(absent),
+        references=("pytorch/pytorch#54059",),
+        next=(DUMP, RERUN),
+    )
+
+
+def _kept_by(absent: tuple[int, ...]) -> tuple[Possibility, ...]:
+    return (
+        Possibility("slow-rank", "possible", May(absent, "work"), STACK),
+        Possibility("blocked-call", "possible", May(absent, "block"), STACK),
+        Possibility("killed", "possible", May(absent, "killed"), KERNEL),
+    )
+
+
+def _call(timed: TimedOut) -> LoggedCall:
+    return LoggedCall("") if timed.seq is None else LoggedCall(timed.op, timed.seq, timed.numel)
+
+
+def _different_operations(numbered: dict[int, TimedOut], evidence: Evidence) -> Finding | None:
     """At one place of the sequence some wait in one operation and some in another."""
     by_seq: dict[int, dict[tuple[str, int | None], list[int]]] = {}
     for rank, each in numbered.items():
         if each.seq is not None:
             by_seq.setdefault(each.seq, {}).setdefault((each.op, each.numel), []).append(rank)
-    for seq, sides in sorted(by_seq.items()):
-        if len(sides) < 2 or len({op for op, _ in sides}) < 2:
+    for seq, calls in sorted(by_seq.items()):
+        if len({op for op, _ in calls}) < 2:
             continue
-        ordered = sorted(sides.items(), key=lambda side: len(side[1]))
-        (op, numel), guilty = ordered[0]
-        tied = len(ordered[0][1]) == len(ordered[-1][1])
-        parts = [f"{views.ranks_text(ranks)} waited in {name} of {size} elements" for (name, size), ranks in ordered]
+        fewest_first = sorted(calls.items(), key=lambda side: len(side[1]))
+        sides = tuple(WaitedIn(tuple(ranks), LoggedCall(op, seq, numel)) for (op, numel), ranks in fewest_first)
+        tied = len(sides[0].ranks) == len(sides[-1].ranks)
         return Finding(
             outcome="hang",
             cause="collective-mismatch",
             certainty="likely",
-            culprits=() if tied else tuple(culprit(r, f"waited in {op} of {numel} elements", evidence) for r in guilty),
-            summary=f"at collective {seq} the ranks made different calls: {'; '.join(parts)}",
-            because=(*parts, "operations that differ at one place of the sequence never match"),
+            culprits=() if tied else tuple(culprit(rank, sides[0], evidence) for rank in sides[0].ranks),
+            summary=OperationsDiffer(seq, sides),
+            because=(*sides, NeverMatch()),
             fix=MATCH_FIX,
-            alternatives=(
-                Possibility("collective-skipped", "likely", "a call before may be missing on one side", DUMP),
-            ),
+            alternatives=(Possibility("collective-skipped", "likely", May((), "skip-before"), DUMP),),
             references=("pytorch/pytorch#68803",),
             next=(DUMP,),
+            ways=tuple(Way(side.ranks, None, side.call) for side in sides) if tied else (),
         )
     return None
 
 
-def _laggards(numbered: dict[int, facts.TimedOut], evidence: Evidence) -> Finding | None:
+def _laggards(numbered: dict[int, TimedOut], evidence: Evidence) -> Finding | None:
     """The rank that had entered the fewest collectives is the one the others waited for."""
-    entered = facts.enqueued_counts(evidence) or {rank: each.seq or 0 for rank, each in numbered.items()}
+    if len(numbered) < 2:
+        return None
+    entered = log_facts.enqueued_counts(evidence) or {rank: each.seq or 0 for rank, each in numbered.items()}
     if len(entered) < 2:
         return None
     least, most = min(entered.values()), max(entered.values())
@@ -136,9 +147,6 @@ def _laggards(numbered: dict[int, facts.TimedOut], evidence: Evidence) -> Findin
     first = min(waited, key=lambda each: each.seq or 0)
     if first.seq is None or least >= first.seq:
         return None
-    because = (
-        f"{views.ranks_text([each.rank for each in waited])} had entered collective {first.seq} and waited in it",
-        f"{views.ranks_text(behind)} had entered {least} only",
-    )
     waiting = tuple(sorted(each.rank for each in waited))
-    return _absent_finding(behind, waiting, _what(first), because, evidence, named=True)
+    because = (HadEntered(waiting, first.seq, waited=True), HadEntered(behind, least, waited=False))
+    return _named(behind, waiting, _call(first), because, evidence)

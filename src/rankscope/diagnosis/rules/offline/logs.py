@@ -2,43 +2,47 @@
 
 from __future__ import annotations
 
-from rankscope.diagnosis import views
-from rankscope.diagnosis.finding import Finding, Possibility, Suspect
-from rankscope.diagnosis.rules.crashes.exceptions import explain_exception
-from rankscope.diagnosis.rules.crashes.known_errors import recognise
-from rankscope.diagnosis.rules.offline import log_facts as facts
-from rankscope.diagnosis.rules.offline.log_waits import explain_named_missing, explain_time_limits
-from rankscope.diagnosis.rules.offline.log_words import (
-    KERNEL,
-    RERUN,
-    STACK,
-    culprit,
-    last_words,
-    seen_rank,
-    span,
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+from rankscope.diagnosis.advice import Advice
+from rankscope.diagnosis.facts.logs import (
+    DidNotReach,
+    FellSilent,
+    JoinedStore,
+    MasterAbsent,
+    MasterHandsOutId,
+    May,
+    NotAtInit,
+    OnlySuffered,
+    PeerWentAway,
+    StaleStore,
+    Suffered,
+    WroteKnown,
 )
+from rankscope.diagnosis.finding import Finding, Possibility
+from rankscope.diagnosis.rules.crashes.exceptions import explain_unnamed
+from rankscope.diagnosis.rules.crashes.known_errors import recognise
+from rankscope.diagnosis.rules.offline import log_facts
+from rankscope.diagnosis.rules.offline.log_ranks import KERNEL, OWN_LOG, RERUN, STACK, culprit, last_line, seen_rank
+from rankscope.diagnosis.rules.offline.log_waits import explain_named_missing, explain_time_limits
 from rankscope.diagnosis.verdict import SignOfLife
-from rankscope.evidence.model import Evidence, RankEvidence
+from rankscope.evidence.model import Evidence
 
 _LONG_SILENCE_S = 60.0
+_TIME_OUT = re.compile(r"(?i)time(?:d ?|-)?out|collective operation timeout|monitoredBarrier")
+"""Of a victim: its time was over. Others lost their connection."""
 
 
 def explain_logs(evidence: Evidence) -> Finding | None:
     """For logs in which no rank's own failure stands: who is pointed to by those that waited."""
-    return (
-        explain_named_missing(evidence)
-        or explain_time_limits(evidence)
-        or _store_barrier(evidence)
-        or _master(evidence)
-        or _dead_peer(evidence)
-        or _told_by_nobody(evidence)
-        or _only_waiting(evidence)
-        or _silent(evidence)
-    )
+    return next((finding for rule in RULES if (finding := rule(evidence)) is not None), None)
 
 
-def _store_barrier(evidence: Evidence) -> Finding | None:
-    barrier = facts.store_barrier(evidence)
+def explain_store_barrier(evidence: Evidence) -> Finding | None:
+    """Ranks wait for the process group to come about, and say how many have joined it."""
+    barrier = log_facts.store_barrier(evidence)
     if barrier is None or barrier.joined == barrier.world:
         return None
     if barrier.joined > barrier.world:
@@ -47,40 +51,35 @@ def _store_barrier(evidence: Evidence) -> Finding | None:
             cause="rank-missing",
             certainty="possible",
             culprits=(),
-            summary=f"{barrier.joined} processes have joined a process group of {barrier.world}: the store "
-            "still counts those of an earlier attempt",
-            because=(f"worker_count={barrier.joined} is more than world_size={barrier.world}",),
-            fix=("look at why the first attempt failed: its log stands above", "give each attempt a store of its own"),
+            summary=StaleStore(barrier.joined, barrier.world),
+            because=(JoinedStore(barrier.joined, barrier.world),),
+            fix=(Advice("first-attempt-log"), Advice("own-store")),
             references=("ultralytics/yolov5#4409",),
-            next=("find the first traceback of the first attempt",),
+            next=(Advice("first-traceback"),),
         )
-    absent = tuple(rank for rank in range(barrier.world) if rank not in barrier.ranks)
-    named = len(absent) == barrier.world - barrier.joined
-    text = views.ranks_text(absent) if named else f"{barrier.world - barrier.joined} of {barrier.world} ranks"
+    missing = barrier.world - barrier.joined
+    silent = tuple(rank for rank in range(barrier.world) if rank not in barrier.ranks)
+    absent = silent if len(silent) == missing else ()
     return Finding(
         outcome="hang",
         cause="rank-missing",
-        certainty="likely" if named else "possible",
-        culprits=tuple(culprit(rank, "did not reach init_process_group", evidence) for rank in absent) if named else (),
-        summary=f"{text} did not reach init_process_group; the others wait there",
+        certainty="likely" if absent else "possible",
+        culprits=tuple(culprit(rank, DidNotReach("init_process_group"), evidence) for rank in absent),
+        summary=NotAtInit(absent, missing, barrier.world),
         because=(
-            f"{barrier.joined} of {barrier.world} ranks have joined",
-            *(last_words(rank, evidence) for rank in absent[:3] if named),
+            JoinedStore(barrier.joined, barrier.world),
+            *(last_line(rank, evidence) for rank in absent[:3]),
         ),
-        fix=(
-            "see whether that many ranks were started: --nproc-per-node times --nnodes, or ntasks",
-            "see what the missing ranks do before init_process_group: downloads, loggers, locks",
-        ),
-        alternatives=(
-            Possibility("blocked-call", "possible", "a missing rank may stand in a call before init", STACK),
-        ),
+        fix=(Advice("count-started-ranks"), Advice("look-before-init")),
+        alternatives=(Possibility("blocked-call", "possible", May(absent, "block-before-init"), STACK),),
         references=("Lightning-AI/pytorch-lightning#20391",),
         next=(STACK,),
     )
 
 
-def _master(evidence: Evidence) -> Finding | None:
-    waiting = facts.waited_for_master(evidence)
+def explain_master(evidence: Evidence) -> Finding | None:
+    """Ranks asked rank 0 for NCCL's id, and did not get it."""
+    waiting = log_facts.waited_for_master(evidence)
     if not waiting:
         return None
     known = seen_rank(0, evidence)
@@ -89,23 +88,17 @@ def _master(evidence: Evidence) -> Finding | None:
         outcome="hang",
         cause="collective-skipped",
         certainty="likely" if named else "possible",
-        culprits=(culprit(0, "did not reach the first collective", evidence),) if named else (),
-        summary=f"rank 0 did not reach the first collective, for which {views.ranks_text(waiting)} waited",
-        because=(
-            "rank 0 hands out NCCL's id at its first collective; the others asked for it in vain",
-            last_words(0, evidence),
-        ),
-        fix=(
-            "see what rank 0 does before its first collective: downloads, preparing data, loggers",
-            "raise the timeout of the process group above the time that this takes",
-        ),
-        alternatives=(Possibility("slow-rank", "possible", "rank 0 may still be at work", STACK),),
+        culprits=(culprit(0, DidNotReach("first collective"), evidence),) if named else (),
+        summary=MasterAbsent(waiting),
+        because=(MasterHandsOutId(), last_line(0, evidence)),
+        fix=(Advice("look-before-first-collective"), Advice("raise-group-timeout")),
+        alternatives=(Possibility("slow-rank", "possible", May((0,), "work"), STACK),),
         next=(STACK,),
     )
 
 
-def _dead_peer(evidence: Evidence) -> Finding | None:
-    local = facts.died_local_rank(evidence)
+def explain_dead_peer(evidence: Evidence) -> Finding | None:
+    local = log_facts.died_local_rank(evidence)
     if local is None:
         return None
     return Finding(
@@ -113,118 +106,97 @@ def _dead_peer(evidence: Evidence) -> Finding | None:
         cause="killed",
         certainty="possible",
         culprits=(),
-        summary=f"the process with local rank {local} went away; NCCL noticed its closed connection",
-        because=(f"'Connection closed by localRank {local}' names it", last_words(local, evidence)),
-        fix=("look at the log of that rank for an exception, and at the kernel's for a kill",),
-        alternatives=(
-            Possibility("exception", "possible", "an exception may have ended it", "read the end of its log"),
-        ),
+        summary=PeerWentAway(local),
+        because=(PeerWentAway(local), last_line(local, evidence)),
+        fix=(Advice("log-and-kernel"),),
+        alternatives=(Possibility("exception", "possible", May((), "failed"), OWN_LOG),),
         references=("modelscope/FunASR#2006",),
         next=(KERNEL,),
     )
 
 
-def _told_by_nobody(evidence: Evidence) -> Finding | None:
-    """Lines of no known rank that tell a cause: a traceback without a prefix, a known message of a culprit."""
+def explain_unnamed_exception(evidence: Evidence) -> Finding | None:
+    """A traceback on lines of no known rank."""
     log = evidence.log
     if log is None:
         return None
-    own = [error for error in log.exceptions if error.type.rpartition(".")[2] != "ChildFailedError"]
-    fake = RankEvidence(rank=0, local_rank=0, host="", pid=0, started_at=evidence.started_at, error_tail=log.tail)
-    for error in own:
+    for error in log.exceptions:
+        if error.type.rpartition(".")[2] == "ChildFailedError":
+            continue
         known = recognise(f"{error.type}: {error.message}")
         if known is not None and known.role == "victim":
             continue
-        finding = explain_exception(fake, error, evidence)
-        at = views.where(views.innermost_user_frame(error.frames))
-        kind = error.type.rpartition(".")[2]
-        message = error.message.partition("\n")[0][:160]
-        return Finding(
-            outcome="crash",
-            cause=finding.cause,
-            certainty="likely",
-            culprits=(Suspect(None, None, None, "rank", at, f"raised {kind}"),),
-            summary=f"a rank that the log does not name raised {kind}"
-            + (f" in {views.place(at)}" if at is not None else "")
-            + (f": {message}" if message else ""),
-            because=tuple(reason.replace("rank 0", "a rank") for reason in finding.because),
-            fix=finding.fix,
-            alternatives=finding.alternatives,
-            references=finding.references,
-            next=("start with prefixed output (torchrun --tee 3, srun -l, or rankscope run) to know the rank",),
-        )
-    return _known_culprit(evidence)
+        return replace(explain_unnamed(error, log.tail, evidence), next=(Advice("prefix-output"),))
+    return None
 
 
-def _known_culprit(evidence: Evidence) -> Finding | None:
-    for rank, line in facts.all_lines(evidence):
+def explain_known_culprit(evidence: Evidence) -> Finding | None:
+    """A line of which it is known that who writes it began it."""
+    for rank, line in log_facts.all_lines(evidence):
         message = recognise(line.text)
         if message is None or message.role != "culprit" or message.cause is None:
             continue
-        who = f"rank {rank}" if rank is not None else "a rank that the log does not name"
+        wrote = WroteKnown(rank, message.meaning, line.text.strip()[:200])
         return Finding(
             outcome="hang" if message.cause in ("collective-skipped", "rank-missing") else "crash",
             cause=message.cause,
             certainty="likely" if rank is not None else "possible",
-            culprits=(culprit(rank, message.meaning, evidence),) if rank is not None else (),
-            summary=f"{who} tells that {message.meaning}",
-            because=(f"{who} wrote: {line.text.strip()[:200]}",),
+            culprits=(culprit(rank, wrote, evidence),) if rank is not None else (),
+            summary=wrote,
+            because=(wrote,),
             fix=message.fix,
             references=(message.reference,) if message.reference else (),
-            next=("read the lines around that message",),
+            next=(Advice("lines-around"),),
         )
     return None
 
 
-def _only_waiting(evidence: Evidence) -> Finding | None:
+def explain_only_victims(evidence: Evidence) -> Finding | None:
     """Nothing but words of victims: something happened elsewhere."""
     victims: dict[int | None, str] = {}
-    for rank, line in facts.all_lines(evidence):
+    waited = False
+    for rank, line in log_facts.all_lines(evidence):
         message = recognise(line.text)
         if message is not None and message.role == "victim":
             victims.setdefault(rank, message.meaning)
+            waited = waited or _TIME_OUT.search(line.text) is not None
     if not victims:
         return None
     ranks = tuple(sorted(rank for rank in victims if rank is not None))
-    who = views.ranks_text(ranks) if ranks else "the ranks in these logs"
-    waited = any("waited" in meaning for meaning in victims.values())
     return Finding(
         outcome="hang" if waited else "crash",
         cause="comm-error",
         certainty="possible",
         culprits=(),
-        summary=f"{who} only suffered ({next(iter(victims.values()))}); who began it is not in these logs",
-        because=tuple(
-            f"{views.ranks_text([r]) if r is not None else 'a rank'}: {text}" for r, text in list(victims.items())[:5]
-        ),
-        fix=("get the logs of the other ranks and hosts, and give all of them to rankscope diagnose together",),
+        summary=OnlySuffered(ranks, next(iter(victims.values()))),
+        because=tuple(Suffered(rank, meaning) for rank, meaning in list(victims.items())[:5]),
+        fix=(Advice("all-logs-together"),),
         alternatives=(
-            Possibility("killed", "possible", "another rank may have been killed", KERNEL),
-            Possibility("exception", "possible", "another rank may have failed", "read the end of its log"),
+            Possibility("killed", "possible", May((), "killed"), KERNEL),
+            Possibility("exception", "possible", May((), "failed"), OWN_LOG),
         ),
-        next=("collect the logs of all ranks; the one that ended first without such a message began it", RERUN),
+        next=(Advice("who-ended-first"), RERUN),
     )
 
 
-def _silent(evidence: Evidence) -> Finding | None:
+def explain_silence(evidence: Evidence) -> Finding | None:
     """Nobody complains, but a rank has stopped writing long before the others. That alone blames nobody."""
-    signs = [sign for sign in facts.signs_of_life(evidence) if sign.silent_s is not None]
+    signs = [sign for sign in log_facts.signs_of_life(evidence) if sign.silent_s is not None]
     quiet = [sign for sign in signs if _unlike_itself(sign, evidence)]
     if not quiet or len(quiet) == len(signs):
         return None
-    ranks = [sign.rank for sign in quiet if sign.rank is not None]
-    longest = max(sign.silent_s or 0.0 for sign in quiet)
+    ranks = tuple(sorted(sign.rank for sign in quiet if sign.rank is not None))
     return Finding(
         outcome="hang",
         cause="blocked-call",
         certainty="possible",
         culprits=(),
-        summary=f"{views.ranks_text(ranks)} fell silent {span(longest)} before the logs end; no message says why",
-        because=tuple(last_words(rank, evidence) for rank in ranks[:4]),
-        fix=("look at what comes after that last line in the program",),
+        summary=FellSilent(ranks, max(sign.silent_s or 0.0 for sign in quiet)),
+        because=tuple(last_line(rank, evidence) for rank in ranks[:4]),
+        fix=(Advice("after-last-line"),),
         alternatives=(
-            Possibility("collective-skipped", "possible", "it may wait in a collective that others do not join", STACK),
-            Possibility("slow-rank", "possible", "it may be at work without a word", STACK),
+            Possibility("collective-skipped", "possible", May(ranks, "wait"), STACK),
+            Possibility("slow-rank", "possible", May(ranks, "work"), STACK),
         ),
         next=(STACK, RERUN),
     )
@@ -239,3 +211,17 @@ def _unlike_itself(sign: SignOfLife, evidence: Evidence) -> bool:
         return False
     rhythm = (log.last_at - log.first_at) / log.lines
     return sign.silent_s >= max(_LONG_SILENCE_S, 20 * rhythm)
+
+
+RULES: tuple[Callable[[Evidence], Finding | None], ...] = (
+    explain_named_missing,
+    explain_time_limits,
+    explain_store_barrier,
+    explain_master,
+    explain_dead_peer,
+    explain_unnamed_exception,
+    explain_known_culprit,
+    explain_only_victims,
+    explain_silence,
+)
+"""The one that points to somebody stands before the one that only tells that something is wrong."""

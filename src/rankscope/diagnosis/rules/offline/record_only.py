@@ -5,23 +5,36 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rankscope.diagnosis import views
+from rankscope.diagnosis.advice import Advice
 from rankscope.diagnosis.blame import blame
 from rankscope.diagnosis.code import CodeReader
 from rankscope.diagnosis.divergence import Side, find_divergence
+from rankscope.diagnosis.facts import Fact
+from rankscope.diagnosis.facts.logs import May
+from rankscope.diagnosis.facts.recorded import (
+    AwaitedUndumped,
+    DidNotEnter,
+    EitherSide,
+    EnteredNotFinished,
+    LastRecorded,
+    NoDump,
+    OnlyTheyCall,
+    RecordedCall,
+    TheFewer,
+    Unconditional,
+    Undecided,
+    WaitsForUndumped,
+    WaitsInRecorded,
+)
 from rankscope.diagnosis.finding import Finding, Possibility, Suspect
-from rankscope.diagnosis.rules.divergence.waiting_words import call_text, group_text
-from rankscope.diagnosis.verdict import Where
 from rankscope.diagnosis.waiting import recorded_only
 from rankscope.diagnosis.waits import State, WaitGraph, members_of
-from rankscope.evidence.model import Evidence, Frame
+from rankscope.evidence.model import Evidence
 
-_FIX = (
-    "look at what that rank does after its last collective: a branch that skips the call, an exception that is "
-    "caught, a call that does not return",
-    "run the job with `rankscope run`: it also sees where a rank stands that is in no collective",
-)
-_STACK = "see where the rank stands: `py-spy dump --pid PID` on its host, then give the dump to rankscope diagnose too"
-_LOG = "read the end of that rank's log: an exception, a signal, the memory killer; give the log to rankscope diagnose"
+_FIX = (Advice("after-last-collective"), Advice("run-to-see-outside"))
+_STACK = Advice("dump-its-stack")
+_LOG = Advice("give-its-log")
+_SKIPPED = ("pytorch/pytorch#54059",)
 
 
 def explain_absent(graph: WaitGraph, evidence: Evidence) -> Finding | None:
@@ -33,8 +46,6 @@ def explain_absent(graph: WaitGraph, evidence: Evidence) -> Finding | None:
     if not waits:
         return None
     first = min(waits, key=lambda state: state.wait.since if state.wait is not None else 0.0)
-    wait = first.wait
-    assert wait is not None
     waiting = tuple(state.rank for state in waits if state.wait is not None and _same_place(state, first))
     roots = [rank for rank in graph.edges.get(first.rank, ()) if graph.states[rank].kind != "waiting"]
     absent = tuple(sorted(roots))
@@ -57,27 +68,20 @@ def _same_place(state: State, other: State) -> bool:
     return one is not None and two is not None and (one.group, one.seq) == (two.group, two.seq)
 
 
-def _site_text(site: tuple[Frame, ...]) -> str:
-    return views.place(views.where(site[0])) if site else "a line that the dump does not tell"
+def _call_of(state: State) -> RecordedCall:
+    wait = state.wait
+    assert wait is not None
+    return RecordedCall(wait.op, wait.seq, wait.group, views.where(wait.site[0]) if wait.site else None)
 
 
-def _last_call(state: State) -> tuple[str, Where | None]:
+def _last_call(state: State) -> RecordedCall | None:
     """What the rank's record ends with."""
     entries = state.seen.collectives if state.seen is not None else ()
     if not entries:
-        return "its record holds no collective", None
+        return None
     newest = max(entries, key=lambda entry: entry.record_id)
-    site = tuple(frame for frame in newest.frames if frame.user)
-    number = f" {newest.seq}" if newest.seq and not newest.p2p else ""
-    text = f"its last recorded call is {newest.op}{number} of {group_text(newest.group)} at {_site_text(site)}"
-    return text, views.where(site[0]) if site else None
-
-
-def _facts(waiting: tuple[int, ...], first: State) -> tuple[str, ...]:
-    wait = first.wait
-    assert wait is not None
-    at = _site_text(wait.site)
-    return (f"{views.ranks_text(waiting)} entered {call_text(first)} at {at} and did not finish it",)
+    site = views.where(views.innermost_user_frame(newest.frames))
+    return RecordedCall(newest.op, 0 if newest.p2p else newest.seq, newest.group, site)
 
 
 def _not_joined(
@@ -85,103 +89,92 @@ def _not_joined(
 ) -> Finding:
     wait = first.wait
     assert wait is not None
+    call = _call_of(first)
     code = CodeReader(evidence)
     decided = None
     divergence = find_divergence(wait.group, graph.states)
     if divergence is not None and len(divergence.sides) > 1:
         decided = blame(divergence, graph.states, code)
-    guard = code.guard(wait.site)
     readable = any(source.file == frame.file for source in evidence.sources for frame in wait.site[:1])
-    facts = list(_facts(waiting, first))
-    facts += [f"rank {rank} did not: {_last_call(graph.states[rank])[0]}" for rank in absent[:3]]
+    seen: tuple[str | Fact, ...] = (
+        EnteredNotFinished(waiting, call),
+        *(LastRecorded(rank, _last_call(graph.states[rank])) for rank in absent[:3]),
+    )
     if decided is not None and decided.reserved:
-        facts += decided.reasons
-        guilty = decided.ranks
-        if set(guilty) <= set(waiting):
-            return _extra_call(guilty, first, graph, tuple(facts))
-    elif 2 * len(absent) < len(absent) + len(waiting):
-        facts.append("they are the fewer: the others came to the call")
-        guilty = absent
-    elif readable and guard is None and len(absent) <= len(waiting):
-        facts.append("the call depends on no condition")
-        guilty = absent
-    else:
-        return _undecided(waiting, absent, first, ())
+        if set(decided.ranks) <= set(waiting):
+            return _extra_call(decided.ranks, first, graph, (*seen, *decided.reasons))
+        return _skipped(decided.ranks, first, graph, (*seen, *decided.reasons))
+    if 2 * len(absent) < len(absent) + len(waiting):
+        return _skipped(absent, first, graph, (*seen, TheFewer()))
+    if readable and code.guard(wait.site) is None and len(absent) <= len(waiting):
+        return _skipped(absent, first, graph, (*seen, Unconditional()))
+    return _undecided(waiting, absent, first, ())
+
+
+def _skipped(guilty: tuple[int, ...], first: State, graph: WaitGraph, because: tuple[str | Fact, ...]) -> Finding:
+    call = _call_of(first)
     culprits = []
     for rank in guilty:
         state = graph.states[rank]
         if state.seen is not None:
-            text, at = _last_call(state)
-            culprits.append(views.rank_culprit(state.seen, f"has not entered {call_text(first)}; {text}", at))
-    at_text = _site_text(wait.site)
+            last = _last_call(state)
+            at = last.where if last is not None else None
+            culprits.append(views.rank_culprit(state.seen, DidNotEnter((rank,), call, last), at))
     return Finding(
         outcome="hang",
         cause="collective-skipped",
         certainty="likely",
         culprits=tuple(culprits),
-        summary=f"{views.ranks_text(guilty)} did not enter {call_text(first)}, which the others reached at {at_text}; "
-        f"{_last_call(graph.states[guilty[0]])[0]}",
-        because=tuple(facts),
+        summary=DidNotEnter(guilty, call, _last_call(graph.states[guilty[0]])),
+        because=because,
         fix=_FIX,
-        alternatives=_others(),
-        references=("pytorch/pytorch#54059",),
+        alternatives=_others(guilty),
+        references=_SKIPPED,
         next=(_STACK,),
     )
 
 
-def _others() -> tuple[Possibility, ...]:
+def _others(absent: tuple[int, ...]) -> tuple[Possibility, ...]:
+    """A dump shows nothing but collectives."""
     return (
-        Possibility(
-            "blocked-call", "possible", "a call outside the job may not return; a dump does not show it", _STACK
-        ),
-        Possibility("slow-rank", "possible", "the rank may still be at work", "take the dump of that rank again later"),
-        Possibility("exception", "possible", "the rank may have failed after its dump was written", _LOG),
+        Possibility("blocked-call", "possible", May(absent, "block"), _STACK),
+        Possibility("slow-rank", "possible", May(absent, "work"), Advice("dump-again")),
+        Possibility("exception", "possible", May(absent, "failed-after-dump"), _LOG),
     )
 
 
-def _extra_call(guilty: tuple[int, ...], first: State, graph: WaitGraph, facts: tuple[str, ...]) -> Finding:
+def _extra_call(guilty: tuple[int, ...], first: State, graph: WaitGraph, because: tuple[str | Fact, ...]) -> Finding:
     """The waiting ones are the odd ones: their call is reserved for them."""
-    wait = first.wait
-    assert wait is not None
-    at = views.where(wait.site[0]) if wait.site else None
+    call = _call_of(first)
     return Finding(
         outcome="hang",
         cause="collective-skipped",
         certainty="likely",
         culprits=tuple(
-            views.rank_culprit(seen, f"waits in {call_text(graph.states[rank])}", at)
+            views.rank_culprit(seen, WaitsInRecorded(_call_of(graph.states[rank])), call.where)
             for rank in guilty
             if (seen := graph.states[rank].seen) is not None
         ),
-        summary=f"{views.ranks_text(guilty)} called {call_text(first)} at {_site_text(wait.site)}, "
-        "which no other rank of the group calls there",
-        because=facts,
-        fix=(
-            "move the call out of the branch, or take the branch on all ranks",
-            "where only one rank should work, keep collectives out of it: model.module, not the DDP wrapper",
-        ),
-        references=("pytorch/pytorch#54059", "huggingface/accelerate#2690"),
-        next=("see in the other ranks' stacks that they are past this line: `py-spy dump --pid PID`",),
+        summary=OnlyTheyCall(guilty, call),
+        because=because,
+        fix=(Advice("out-of-the-branch"), Advice("no-collectives-on-one-rank")),
+        references=(*_SKIPPED, "huggingface/accelerate#2690"),
+        next=(Advice("others-past-this-line"),),
     )
 
 
 def _undecided(waiting: tuple[int, ...], absent: tuple[int, ...], first: State, unseen: tuple[int, ...]) -> Finding:
     """Who is at fault cannot be told: nobody is named."""
-    blind = f"; of {views.ranks_text(unseen)} there is no dump" if unseen else ""
+    call = _call_of(first)
     return Finding(
         outcome="hang",
         cause="collective-skipped",
         certainty="possible",
         culprits=(),
-        summary=f"{views.ranks_text(waiting)} {views.verb(waiting, 'wait')} in {call_text(first)} at "
-        f"{_site_text(first.wait.site if first.wait is not None else ())}, and {views.ranks_text(absent)} "
-        f"did not enter it{blind}",
-        because=(
-            *_facts(waiting, first),
-            "the dumps do not tell whether the call is one too many, or the others do not come to it",
-        ),
+        summary=Undecided(waiting, absent, unseen, call),
+        because=(EnteredNotFinished(waiting, call), EitherSide()),
         fix=_FIX,
-        alternatives=_others(),
+        alternatives=_others(absent),
         next=(_STACK,),
     )
 
@@ -190,37 +183,29 @@ def _without_dump(unseen: tuple[int, ...], waiting: tuple[int, ...], first: Stat
     """All dumps there are wait in one collective, and only ranks without a dump could have kept it from finishing."""
     wait = first.wait
     assert wait is not None
+    call = _call_of(first)
     members = members_of(wait.group, graph.states)
-    named = 2 * len(unseen) < len(members) and set(waiting) | set(unseen) >= members
-    text = views.ranks_text(unseen)
-    begun = wait.seq > 1
+    only = 2 * len(unseen) < len(members) and set(waiting) | set(unseen) >= members
+    culprits = tuple(Suspect(rank, None, None, "rank", None, AwaitedUndumped(call)) for rank in unseen)
     return Finding(
         outcome="hang",
-        cause="collective-skipped" if begun else "rank-missing",
-        certainty="likely" if named else "possible",
-        culprits=tuple(
-            Suspect(rank, None, None, "rank", None, f"no dump; {call_text(first)} waits for it") for rank in unseen
-        )
-        if named
-        else (),
-        summary=f"{views.ranks_text(waiting)} {views.verb(waiting, 'wait')} in {call_text(first)} at "
-        f"{_site_text(wait.site)}; of {text} there is no dump"
-        + (", and nobody else is absent" if named else ", so who is absent cannot be told"),
-        because=(
-            *_facts(waiting, first),
-            f"no dump of {text} was given" + (": every other rank of the group has entered the call" if named else ""),
-        ),
-        fix=(
-            f"look at {text}: has its process ended, does its log go on?",
-            "let every rank write one: TORCH_NCCL_DUMP_ON_TIMEOUT=1 and TORCH_FR_BUFFER_SIZE=2000 in its environment",
-        ),
+        cause="collective-skipped" if wait.seq > 1 else "rank-missing",
+        certainty="likely" if only else "possible",
+        culprits=culprits if only else (),
+        summary=WaitsForUndumped(waiting, unseen, call, only),
+        because=(EnteredNotFinished(waiting, call), NoDump(unseen, only)),
+        fix=(Advice("look-at-rank", ranks=_numbers(unseen)), Advice("let-every-rank-dump")),
         alternatives=(
-            Possibility("rank-left", "possible", f"{text} may have ended, and so written no dump", _LOG),
-            Possibility("killed", "possible", f"{text} may have been killed, as by the memory killer", _LOG),
-            *_others()[:1],
+            Possibility("rank-left", "possible", May(unseen, "ended"), _LOG),
+            Possibility("killed", "possible", May(unseen, "killed"), _LOG),
+            *_others(unseen)[:1],
         ),
-        next=(f"find the dump or the log of {text}, and give it to rankscope diagnose with the others", _STACK),
+        next=(Advice("find-dump-or-log", ranks=_numbers(unseen)), _STACK),
     )
+
+
+def _numbers(ranks: tuple[int, ...]) -> str:
+    return ", ".join(map(str, ranks[:12]))
 
 
 def softened(finding: Finding, graph: WaitGraph, evidence: Evidence) -> Finding:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from rankscope.diagnosis import views
+from rankscope.diagnosis.advice import Advice
 from rankscope.diagnosis.blame import blame
 from rankscope.diagnosis.code import CodeReader
 from rankscope.diagnosis.divergence import Divergence, Side
-from rankscope.diagnosis.finding import Finding, Possibility
-from rankscope.diagnosis.rules.divergence.waiting_words import waiting_culprit
+from rankscope.diagnosis.facts.logs import May
+from rankscope.diagnosis.facts.recorded import NobodyMoved, ParkedApart, ParkedIn
+from rankscope.diagnosis.finding import Finding, Possibility, Way
 from rankscope.diagnosis.timeline import POINT_TO_POINT, SET_UP
 from rankscope.diagnosis.waits import WaitGraph
 from rankscope.evidence.model import Evidence, Frame
@@ -41,42 +43,34 @@ def explain_parted(graph: WaitGraph, evidence: Evidence) -> Finding | None:
         return None  # one call, written in both branches of a condition
     sides = tuple(Side(tuple(places[key]), None, sites[key]) for key in keys)
     decided = blame(Divergence("0", 0, sides, 0), graph.states, code)
-    parts = [
-        f"{views.ranks_text(places[key])} {views.verb(places[key], 'wait')} in {_words(ops[key])} at "
-        f"{views.place(views.where(sites[key][0]))}"
-        for key in keys
-    ]
+    parts = tuple(ParkedIn(tuple(places[key]), _name(ops[key]), views.where(sites[key][0])) for key in keys)
     # Where most ranks stand under the condition, it may as well be one that keeps the others away.
     guilty = decided.ranks if decided.reserved and 2 * len(decided.ranks) <= len(graph.states) else ()
     culprits = tuple(
-        waiting_culprit(graph.states[rank], f"waits in {_words(ops[key])}", views.where(sites[key][0]))
-        for key in keys
-        for rank in places[key]
-        if rank in guilty
+        views.rank_culprit(seen, part, part.where)
+        for part in parts
+        for rank in part.ranks
+        if rank in guilty and (seen := graph.states[rank].seen) is not None
     )
     return Finding(
         outcome="hang",
         cause="collective-skipped",
         certainty="likely",
         culprits=culprits,
-        summary="the ranks wait in different collectives: " + "; ".join(parts),
-        because=(*parts, *(decided.reasons if guilty else ()), "none of them moved while it was watched"),
-        fix=(
-            "make every rank reach the same collectives in the same order: move the call out of the branch, "
-            "or take the branch on all ranks",
-        ),
+        summary=ParkedApart(parts),
+        because=(*parts, *(decided.reasons if guilty else ()), NobodyMoved()),
+        fix=(Advice("same-collectives-everywhere"), Advice("out-of-the-branch")),
         alternatives=(
             Possibility(
-                "collective-mismatch",
-                "possible",
-                "the calls may stand for one another",
-                "start the job with `rankscope run`: the sequence of collectives shows where the ranks parted",
+                "collective-mismatch", "possible", May((), "stand-for-one-another"), Advice("run-for-sequence")
             ),
         ),
         references=("pytorch/pytorch#54059",),
-        next=("start the job with `rankscope run`: the sequence of collectives shows where the ranks parted",),
+        next=(Advice("run-for-sequence"),),
+        ways=tuple(Way(part.ranks, part.where, ParkedIn((), part.op, None)) for part in parts),
     )
 
 
-def _words(op: str) -> str:
-    return "an operation of torch" if op == "torch" else op
+def _name(op: str) -> str:
+    """Of a call of which only is known that it is torch's, nothing."""
+    return "" if op == "torch" else op

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+from typing import cast
+
+from rankscope.diagnosis.advice import Advice
+from rankscope.diagnosis.facts import Fact
+from rankscope.diagnosis.facts.setup import (
+    Answered,
+    CutApart,
+    LastWord,
+    LinkUp,
+    LostNode,
+    LostState,
+    MayBeDown,
+    NoAnswerFrom,
+    NodeDoes,
+    NodesLost,
+)
 from rankscope.diagnosis.finding import Finding, Possibility, Suspect
 from rankscope.diagnosis.verdict import Certainty, Outcome
-from rankscope.diagnosis.views import ranks_text
 from rankscope.diagnosis.waits import WaitGraph
 from rankscope.evidence.model import Evidence, NodeEvidence
 
-_LOST = frozenset({"gone", "frozen", "unreachable", "cut-off"})
+_LOST: tuple[LostState, ...] = ("cut-off", "gone", "frozen", "unreachable")
+"""The state that says most first."""
 _BEAT_S = 3.0
 """A node's last word may be so much older than the moment it was lost."""
 
@@ -24,77 +40,50 @@ def explain_lost_node(evidence: Evidence, graph: WaitGraph) -> Finding | None:
         lost = own
     elif _nobody_answers(evidence):
         return _apart(lost)
-    state = min((node.state for node in lost), key=("cut-off", "gone", "frozen", "unreachable").index)
+    state = min((cast(LostState, node.state) for node in lost), key=_LOST.index)
     lost = [node for node in lost if node.state == state]
-    outcome, cause, certainty, doing = _CASES[state]
+    outcome, cause, certainty = _CASES[state]
     if outcome == "hang" and any(rank.exit is not None and rank.exit.code != 0 for rank in evidence.ranks):
         outcome = "crash"
-    names = " and ".join(f"{node.host} ({ranks_text(node.ranks)})" for node in lost)
-    silent = max((node.silent_for_s or 0.0 for node in lost), default=0.0)
-    verb = "is" if len(lost) == 1 else "are"
+    nodes = tuple(LostNode(node.host, node.ranks, state, node.pid, node.seen_from) for node in lost)
     return Finding(
         outcome=outcome,
         cause=cause,
         certainty=certainty,
         culprits=tuple(
-            Suspect(rank=rank, host=node.host, pid=None, process="rank", where=None, doing=doing)
+            Suspect(rank=rank, host=node.host, pid=None, process="rank", where=None, doing=NodeDoes(state))
             for node in lost
             for rank in node.ranks
         ),
-        summary=f"the node {names} {verb} {_WORDS[state]}",
-        because=(*_facts(lost, silent), *(_answering(evidence))),
+        summary=NodesLost(nodes, state),
+        because=(*nodes, *_last_word(lost), *_answering(evidence)),
         fix=_FIXES[state],
-        alternatives=_ALTERNATIVES.get(state, ()),
+        alternatives=(Possibility("killed", "possible", MayBeDown()),) if state == "unreachable" else (),
     )
 
 
-_CASES: dict[str, tuple[Outcome, str, Certainty, str]] = {
-    "gone": ("crash", "killed", "proven", "its launcher has ended without a word"),
-    "frozen": ("hang", "frozen-process", "likely", "its launcher is stopped"),
-    "unreachable": ("hang", "address-unreachable", "likely", "its node does not answer"),
-    "cut-off": ("hang", "address-unreachable", "likely", "its node has lost its network link"),
+_CASES: dict[LostState, tuple[Outcome, str, Certainty]] = {
+    "gone": ("crash", "killed", "proven"),
+    "frozen": ("hang", "frozen-process", "likely"),
+    "unreachable": ("hang", "address-unreachable", "likely"),
+    "cut-off": ("hang", "address-unreachable", "likely"),
 }
-_WORDS = {
-    "gone": "gone: its launcher was killed or its machine restarted",
-    "frozen": "frozen: the machine answers, its launcher does not",
-    "unreachable": "out of reach: cut off from the network, or down",
-    "cut-off": "cut off: its network link is down",
-}
-_FIXES: dict[str, tuple[str, ...]] = {
-    "gone": (
-        "look at that machine: who ended the launcher (scheduler, out of memory, a person), did it restart?",
-        "with --max-restarts and --nnodes MIN:MAX the job goes on without it",
-    ),
-    "frozen": ("look at that machine: is the job stopped there (kill -CONT), is the machine paused or out of memory?",),
-    "unreachable": (
-        "look at that machine and its network: is it up, does ping reach it, did a firewall or a switch change?",
-    ),
-    "cut-off": ("look at the cable, the switch port and the driver of that machine's network interface",),
-}
-_ALTERNATIVES: dict[str, tuple[Possibility, ...]] = {
-    "unreachable": (Possibility("killed", "possible", "the machine may be down, which looks the same from here"),),
+_FIXES: dict[LostState, tuple[Advice, ...]] = {
+    "gone": (Advice("node-gone"), Advice("node-spare")),
+    "frozen": (Advice("node-frozen"),),
+    "unreachable": (Advice("node-unreachable"),),
+    "cut-off": (Advice("node-cut-off"),),
 }
 
 
-def _facts(lost: list[NodeEvidence], silent: float) -> tuple[str, ...]:
-    facts = []
-    for node in lost:
-        if node.state == "gone":
-            facts.append(f"{node.host} refuses connections to its launcher (pid {node.pid}): the process has ended")
-        elif node.state == "frozen":
-            facts.append(f"{node.host} accepts connections to its launcher (pid {node.pid}), which never answers them")
-        elif node.state == "unreachable":
-            facts.append(f"connections from {node.seen_from} to {node.host} are not answered at all")
-        else:
-            facts.append(f"the interface of {node.host} towards the other nodes has no link")
-    if silent > 0:
-        facts.append(f"its last word came {silent:.1f} s ago; it had not said goodbye")
-    return tuple(facts)
+def _last_word(lost: list[NodeEvidence]) -> tuple[Fact, ...]:
+    silent = max((node.silent_for_s or 0.0 for node in lost), default=0.0)
+    return (LastWord(silent),) if silent > 0 else ()
 
 
-def _answering(evidence: Evidence) -> tuple[str, ...]:
-    fine = [node.host for node in evidence.nodes if node.state == "answered"]
-    return (f"{', '.join(fine[:6])} answered{f' and {len(fine) - 6} more' if len(fine) > 6 else ''}",) if fine else ()
+def _answering(evidence: Evidence) -> tuple[Fact, ...]:
+    fine = tuple(node.host for node in evidence.nodes if node.state == "answered")
+    return (Answered(fine),) if fine else ()
 
 
 def _failed_before(lost: list[NodeEvidence], evidence: Evidence) -> bool:
@@ -125,13 +114,13 @@ def _nobody_answers(evidence: Evidence) -> bool:
 
 def _apart(lost: list[NodeEvidence]) -> Finding:
     here = lost[0].seen_from
-    names = ", ".join(node.host for node in lost[:6])
+    hosts = tuple(node.host for node in lost[:6])
     return Finding(
         outcome="hang",
         cause="address-unreachable",
         certainty="likely",
         culprits=(),
-        summary=f"{here} and {names} do not reach each other; which of them is cut off cannot be told from {here}",
-        because=(f"connections from {here} to {names} are not answered at all", "the link of this machine is up"),
-        fix=(f"see what rankscope says on {names}; look at the network between them",),
+        summary=CutApart(here, hosts),
+        because=(NoAnswerFrom(here, hosts), LinkUp()),
+        fix=(Advice("nodes-apart", hosts=", ".join(hosts)),),
     )

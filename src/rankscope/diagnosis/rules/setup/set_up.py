@@ -5,6 +5,16 @@ from __future__ import annotations
 from collections import Counter
 
 from rankscope.diagnosis import views
+from rankscope.diagnosis.advice import Advice
+from rankscope.diagnosis.facts.setup import (
+    AskedForGroup,
+    DeclaredWorld,
+    GroupsDiffer,
+    GroupsTakeAll,
+    RanksNeverStarted,
+    WaitInNewGroup,
+    WaitInSetUp,
+)
 from rankscope.diagnosis.finding import Finding, Suspect
 from rankscope.diagnosis.timeline import SET_UP
 from rankscope.diagnosis.waits import WaitGraph, groups_made
@@ -17,38 +27,18 @@ def explain_missing(graph: WaitGraph, evidence: Evidence) -> Finding | None:
     living = [seen.rank for seen in evidence.ranks if seen.exit is None]
     if not graph.absent or not waiting or set(waiting) != set(living):
         return None
-    declared = len(graph.states)
-    first = graph.states[waiting[0]]
-    at = (
-        views.place(views.where(first.wait.site[0]))
-        if first.wait is not None and first.wait.site
-        else "init_process_group"
-    )
-    absent = views.ranks_text(graph.absent)
+    wait = graph.states[waiting[0]].wait
+    at = views.where(wait.site[0]) if wait is not None and wait.site else None
+    declared, launched = len(graph.states), evidence.world_size
+    missing = RanksNeverStarted(tuple(sorted(graph.absent)), declared, launched, at)
     return Finding(
         outcome="hang",
         cause="rank-missing",
         certainty="proven" if _whole_job(evidence) else "likely",
-        culprits=(
-            Suspect(
-                rank=None,
-                host=None,
-                pid=None,
-                process="launcher",
-                where=None,
-                doing=f"{absent} never started",
-            ),
-        ),
-        summary=f"{absent} of the declared world of {declared} was never started: "
-        f"the job has {evidence.world_size} ranks, and all of them wait at {at}",
-        because=(
-            f"init_process_group was told a world of {declared}; {evidence.world_size} ranks were launched",
-            f"{views.ranks_text(waiting)} wait in the set-up; nobody else is coming",
-        ),
-        fix=(
-            "do not pass world_size and rank by hand: init_process_group() reads WORLD_SIZE and RANK",
-            f"or launch {declared} ranks: --nproc-per-node times --nnodes must be {declared}",
-        ),
+        culprits=(Suspect(rank=None, host=None, pid=None, process="launcher", where=None, doing=missing),),
+        summary=missing,
+        because=(DeclaredWorld(declared, launched), WaitInSetUp(tuple(waiting))),
+        fix=(Advice("world-by-environment"), Advice("launch-declared", declared=declared)),
         references=("Lightning-AI/pytorch-lightning#20391",),
     )
 
@@ -78,29 +68,22 @@ def _groups_differ(
     by_members: dict[str, list[int]] = {}
     for rank, members in asked.items():
         by_members.setdefault(members, []).append(rank)
-    parts = [f"{views.ranks_text(ranks)} asked for [{members}]" for members, ranks in by_members.items()]
+    parts = tuple(AskedForGroup(tuple(ranks), members, number + 1) for members, ranks in by_members.items())
     culprits = []
     for rank in odd:
         state = graph.states[rank]
         if state.seen is not None:
             at = views.where(state.wait.site[0]) if state.wait is not None and state.wait.site else None
-            doing = f"asked for group [{asked[rank]}] as its process group number {number + 1}"
+            doing = AskedForGroup((rank,), asked[rank], number + 1)
             culprits.append(views.rank_culprit(state.seen, doing, at or views.current_where(state.seen)))
     return Finding(
         outcome="hang",
         cause="collective-skipped",
         certainty="proven" if graph.deadlocked & set(waiting) else "likely",
         culprits=tuple(culprits),
-        summary=f"the ranks make different process groups: as number {number + 1}, {'; '.join(parts)}",
-        because=(
-            "every rank must call new_group for every group, in the same order, also for those it is no member of",
-            *parts,
-            f"{views.ranks_text(waiting)} {views.verb(waiting, 'wait')} in new_group",
-        ),
-        fix=(
-            "let every rank call new_group for all groups in the same order, and keep those it is a member of",
-            "or pass use_local_synchronization=True",
-        ),
+        summary=GroupsDiffer(number + 1, parts),
+        because=(GroupsTakeAll(), *parts, WaitInNewGroup(tuple(waiting))),
+        fix=(Advice("new-group-everywhere"), Advice("new-group-local")),
         references=("pytorch/pytorch#25390", "pytorch/pytorch#130102"),
     )
 

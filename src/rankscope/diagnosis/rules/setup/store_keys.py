@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from rankscope.diagnosis.advice import Advice
+from rankscope.diagnosis.facts.setup import AwaitsKey, KeyUnset, SettersWait
 from rankscope.diagnosis.finding import Finding
 from rankscope.diagnosis.rules.standing.stand import Stand, finding_of, movement
-from rankscope.diagnosis.views import current_where, place
+from rankscope.diagnosis.views import current_where
 from rankscope.diagnosis.waits import State
 from rankscope.evidence.model import Evidence, RankEvidence
 
@@ -20,20 +22,13 @@ def awaited_key(state: State) -> str | None:
 def explain_key_wait(rank: RankEvidence, key: str, evidence: Evidence, waiters: tuple[int, ...]) -> Finding:
     """Nobody is known who will set it: likely a hang after the threshold, since something outside of the job may."""
     at = current_where(rank)
-    named = f"the key {key!r}" if key else "a key"
+    waits = AwaitsKey(rank.rank, key, at)
     stand = Stand(
         cause="blocked-call",
         at=at,
-        doing=f"waiting for {named} of the job's store in {place(at)}",
-        because=(
-            f"it waits for {named} of the store, which no rank has set",
-            "every rank that could set it waits for this one",
-            *movement(rank),
-        ),
-        fix=(
-            "see who sets that key, and that both sides spell it alike; set it before the next collective",
-            "give the wait a timeout, and say in the error which key is missing",
-        ),
-        summary=f"rank {rank.rank} waits in {place(at)} for {named} of the job's store, which nobody sets",
+        doing=waits,
+        because=(KeyUnset(key), SettersWait(), *movement(rank)),
+        fix=(Advice("set-the-key"), Advice("key-timeout")),
+        summary=waits,
     )
     return finding_of(stand, rank, evidence, waiters)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from itertools import takewhile
 
 from rankscope.diagnosis.views import innermost_user_frame, python_frames
-from rankscope.evidence.model import ChildProcess, Evidence, Frame, Thread
+from rankscope.evidence.model import ChildProcess, Evidence, Frame, StackSample, Thread
 
 _LIBRARY = re.compile(r".*/(?:site-packages|dist-packages|lib(?:64)?/python3\.\d+t?(?:/lib-dynload)?)/(.+)\.py$")
 
@@ -32,13 +33,21 @@ def library_call(frames: tuple[Frame, ...]) -> str | None:
         called = frame
     else:
         return None
-    if called is None:
-        return None
-    match = _LIBRARY.match(called.file)
+    return None if called is None else dotted(called)
+
+
+def innermost_call(frames: tuple[Frame, ...]) -> str | None:
+    """The library function that the thread stands in itself, as `socket.SocketIO.readinto`; None in the user's code."""
+    inner = python_frames(frames)
+    return dotted(inner[0]) if inner and not inner[0].user else None
+
+
+def dotted(frame: Frame) -> str | None:
+    """`urllib.request.urlopen` for a frame of a library; None for one that lies in no known folder of libraries."""
+    match = _LIBRARY.match(frame.file)
     if match is None:
         return None
-    module = match[1].replace("/", ".").removesuffix(".__init__")
-    return f"{module}.{called.function}"
+    return f"{match[1].replace('/', '.').removesuffix('.__init__')}.{frame.function}"
 
 
 def package_of(frame: Frame) -> str | None:
@@ -84,6 +93,23 @@ def source_line(evidence: Evidence, frame: Frame | None) -> str:
             at = frame.line - source.first_line
             return lines[at].strip() if 0 <= at < len(lines) else ""
     return ""
+
+
+_NOT_TELLING = (
+    *("ffi_", "_call_function_pointer", "_ctypes", "PyCFuncPtr", "__", "_Py", "Py", "syscall", "futex", "do_futex"),
+    *("0x", "clone", "start_thread"),
+)
+
+
+def native_function(stacks: tuple[StackSample, ...], tid: int) -> str | None:
+    """The innermost native function of a thread with a telling name, where native frames were taken."""
+    for sample in reversed(stacks):
+        for thread in sample.threads:
+            if thread.tid != tid or not thread.frames or not thread.frames[0].native:
+                continue
+            inner = takewhile(lambda frame: frame.native, thread.frames)
+            return next((frame.function for frame in inner if not frame.function.startswith(_NOT_TELLING)), None)
+    return None
 
 
 def other_threads(threads: tuple[Thread, ...]) -> tuple[Thread, ...]:

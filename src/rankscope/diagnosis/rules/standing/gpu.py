@@ -4,41 +4,20 @@ from __future__ import annotations
 
 import re
 
+from rankscope.diagnosis.advice import Advice
+from rankscope.diagnosis.facts.standing import AwaitsGpu, DriverSilent, GpuUse, NotRuledOut, XidReported
 from rankscope.diagnosis.finding import Possibility
 from rankscope.diagnosis.rules.standing.frames import above_user, in_module, source_line
 from rankscope.diagnosis.rules.standing.stand import Stand, busy, movement
-from rankscope.diagnosis.views import current_where, innermost_user_frame, newest_main_thread, place, same_stack
+from rankscope.diagnosis.views import current_where, innermost_user_frame, newest_main_thread, same_stack
 from rankscope.evidence.model import Evidence, Gpu, HostEvidence, RankEvidence
 
 _WAITS = frozenset({"synchronize", "wait", "item", "cpu", "tolist", "numpy", "current_stream", "_lazy_init"})
 _READS_FROM_GPU = re.compile(r"\.(?:item|cpu|tolist|numpy|nonzero)\(|\bsynchronize\(|\b(?:float|int|bool|print)\(")
 _XID = re.compile(r"Xid \((?:PCI:)?([^)]*)\): (\d+)(?:, pid='?(\d+))?")
-_XID_MEANING = {
-    13: "a kernel of the program accessed memory wrongly",
-    31: "a kernel of the program touched memory that is not mapped",
-    43: "a kernel of the program was stopped after an error",
-    45: "the program's work was removed from the GPU, after another error or a kill",
-    48: "the GPU's memory has an error that cannot be corrected",
-    61: "the GPU's own controller stopped",
-    62: "the GPU's own controller stopped",
-    63: "a row of the GPU's memory was retired",
-    64: "a row of the GPU's memory could not be retired",
-    74: "an NVLink connection failed",
-    79: "the GPU has fallen off the bus",
-    94: "an error of the GPU's memory, contained to one program",
-    95: "an error of the GPU's memory that spread",
-    119: "the GPU's system processor does not answer",
-    120: "the GPU's system processor failed",
-}
 _OF_THE_PROGRAM = frozenset({13, 31, 43, 45})
-_HARDWARE_FIX = (
-    "take this GPU out (drain the node, nvidia-smi -q, reset or reboot), and start the job without it",
-    "look the Xid number up in NVIDIA's list; one that comes again needs the vendor",
-)
-_PROGRAM_FIX = (
-    "run again with CUDA_LAUNCH_BLOCKING=1 or under compute-sanitizer: the kernel that does it is then named",
-    "a wrong index (labels beyond the classes, token ids beyond the vocabulary) is the usual reason",
-)
+_HARDWARE_FIX = (Advice("take-gpu-out"), Advice("look-xid-up"))
+_PROGRAM_FIX = (Advice("name-the-kernel"), Advice("wrong-index"))
 
 
 def gpu_stuck(rank: RankEvidence, evidence: Evidence) -> Stand | None:
@@ -53,41 +32,41 @@ def gpu_stuck(rank: RankEvidence, evidence: Evidence) -> Stand | None:
     if not faults and not silent and (busy(rank) and not idle):
         return None
     at = current_where(rank)
-    state = []
-    if own is not None and own.utilization_percent is not None:
-        state.append(f"GPU {own.index} ({own.name}) is at {own.utilization_percent} %")
-    if silent:
-        state.append("the driver gives no answer about a GPU")
+    use = GpuUse(own.index, own.name, own.utilization_percent) if own and own.utilization_percent is not None else None
     return Stand(
         cause="gpu-stuck",
         at=at,
-        doing="waiting for its GPU",
-        because=(*faults, *state, *movement(rank)),
-        fix=xid_fix(rank, evidence) or _HARDWARE_FIX[:1] + _PROGRAM_FIX[:1],
+        doing=AwaitsGpu(rank.rank, at),
+        because=(
+            *faults,
+            *((use,) if use is not None else ()),
+            *((DriverSilent(),) if silent else ()),
+            *movement(rank),
+        ),
+        fix=xid_fix(rank, evidence) or (_HARDWARE_FIX[0], _PROGRAM_FIX[0]),
         alternatives=(
-            Possibility("slow-rank", "possible", "a long kernel looks the same until it ends"),
-            Possibility("blocked-call", "possible", "the call may wait for something else than the GPU"),
+            Possibility("slow-rank", "possible", NotRuledOut("long-kernel")),
+            Possibility("blocked-call", "possible", NotRuledOut("not-the-gpu")),
         ),
         certainty="likely" if faults or silent else None,
-        summary=f"rank {rank.rank} waits in {place(at)} for its GPU, which does not finish",
+        summary=AwaitsGpu(rank.rank, at),
         references=("NVIDIA/nccl#1063",),
     )
 
 
-def xid_lines(rank: RankEvidence, evidence: Evidence) -> tuple[str, ...]:
-    """What the driver wrote into the kernel's log of the rank's host, with what it means; that of its process first."""
+def xid_lines(rank: RankEvidence, evidence: Evidence) -> tuple[XidReported, ...]:
+    """What the driver wrote into the kernel's log of the rank's host; that of its process first."""
     found = []
     for host in evidence.hosts:
         for line in host.kernel_log if host.host == rank.host else ():
             match = _XID.search(line)
             if match is not None:
-                meaning = _XID_MEANING.get(int(match[2]), "a fault of the GPU")
                 own = match[3] is not None and int(match[3]) == rank.pid
-                found.append((not own, f"the driver reported Xid {match[2]} of GPU {match[1]}: {meaning}"))
-    return tuple(dict.fromkeys(text for _, text in sorted(found)))[:3]
+                found.append((not own, int(match[2]), match[1]))
+    return tuple(dict.fromkeys(XidReported(xid, gpu) for _, xid, gpu in sorted(found)))[:3]
 
 
-def xid_fix(rank: RankEvidence, evidence: Evidence) -> tuple[str, ...]:
+def xid_fix(rank: RankEvidence, evidence: Evidence) -> tuple[Advice, ...]:
     """What to do about the worst of them; empty without any."""
     numbers = {
         int(match[2])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from rankscope.diagnosis.advice import Advice
+from rankscope.diagnosis.facts.standing import AwaitsService, StandsIn
 from rankscope.diagnosis.rules.standing.frames import above_user, in_module, library_call, package_of
 from rankscope.diagnosis.rules.standing.locks import polls_lock_file
 from rankscope.diagnosis.rules.standing.stages import open_stage
-from rankscope.diagnosis.rules.standing.stand import Stand, movement
+from rankscope.diagnosis.rules.standing.stand import SERVICE, Stand, movement
 from rankscope.diagnosis.verdict import Where
 from rankscope.diagnosis.views import current_where, newest_main_thread
 from rankscope.evidence.model import RankEvidence
@@ -35,12 +37,11 @@ def named_call(rank: RankEvidence) -> Stand | None:
         return None
     called = library_call(main.frames)
     remotes = sorted({socket for child in rank.children if child.processes for socket in child.processes[-1].sockets})
-    at = current_where(rank) or Where(stage.site[0].file, stage.site[0].line, stage.site[0].function)
-    service = f", whose process talks to {', '.join(remotes[:3])}" if remotes else ""
     return Stand(
         cause="blocked-call",
-        at=at,
-        doing=f"waiting in {stage.label} for its service{service}",
-        because=tuple(filter(None, (f"stands in {called}" if called else "", *movement(rank)))),
-        fix=(f"see whether the service behind {stage.label} answers, and give the call a time limit",),
+        at=current_where(rank) or Where(stage.site[0].file, stage.site[0].line, stage.site[0].function),
+        doing=AwaitsService(stage.label, tuple(remotes[:3])),
+        because=(*((StandsIn(call=called),) if called else ()), *movement(rank)),
+        fix=(Advice("service-answers", label=stage.label),),
+        explains=SERVICE,
     )

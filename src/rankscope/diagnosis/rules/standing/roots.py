@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rankscope.diagnosis import views
+from rankscope.diagnosis.advice import Advice
+from rankscope.diagnosis.causes import CAUSES
+from rankscope.diagnosis.facts.roots import (
+    AllWait,
+    AwaitsUnseen,
+    BeyondTimeLimit,
+    ConnectionLost,
+    EndedFirst,
+    InCall,
+    NoEvidence,
+    NoRecord,
+    NothingMoved,
+    SoDo,
+    TimedOut,
+)
 from rankscope.diagnosis.finding import Finding
 from rankscope.diagnosis.rules.crashes.endings import Endings
-from rankscope.diagnosis.rules.divergence.deadlock import explain_paired_call
+from rankscope.diagnosis.rules.divergence.paired import explain_paired_call
 from rankscope.diagnosis.rules.offline.stacks_only import explain_parted
 from rankscope.diagnosis.rules.setup.store_keys import awaited_key, explain_key_wait
 from rankscope.diagnosis.rules.standing.standing import explain_standing
+from rankscope.diagnosis.verdict import Where
 from rankscope.diagnosis.waiting import just_entered
 from rankscope.diagnosis.waits import State, WaitGraph
 from rankscope.evidence.model import Evidence, RankEvidence
@@ -38,14 +56,20 @@ def explain_roots(evidence: Evidence, graph: WaitGraph, endings: Endings) -> Fin
         return _blind(unknown, graph)
     if not found:
         return explain_broken(evidence, endings) if endings.victims else None
-    stuck = [finding for finding in found if finding.outcome == "hang"] or found
+    stuck = sorted([finding for finding in found if finding.outcome == "hang"] or found, key=_weight, reverse=True)
     first = stuck[0]
     paired = explain_paired_call(graph, evidence, first.certainty) if first.outcome == "hang" else None
     if paired is not None:
         return paired
     if endings.victims and first.outcome == "slow":
         return _timed_out(first, endings)
-    return merged(first, [finding for finding in stuck[1:] if finding.cause == first.cause])
+    alike = [each for each in stuck[1:] if (each.cause, each.certainty) == (first.cause, first.certainty)]
+    return merged(first, alike)
+
+
+def _weight(finding: Finding) -> tuple[bool, int]:
+    """What is more certain comes first, then what says more."""
+    return finding.certainty == "likely", CAUSES[finding.cause].special
 
 
 def _all_wait(evidence: Evidence, graph: WaitGraph) -> Finding | None:
@@ -57,49 +81,40 @@ def _all_wait(evidence: Evidence, graph: WaitGraph) -> Finding | None:
         return None
     if set(graph.waiting()) != {seen.rank for seen in living}:
         return None
-    places: dict[str, list[int]] = {}
+    places: dict[tuple[str, Where | None], list[int]] = {}
     for rank in graph.waiting():
         wait = graph.states[rank].wait
         if wait is not None:
-            at = views.place(views.where(wait.site[0])) if wait.site else views.NO_LINE
-            places.setdefault(f"{wait.op} at {at}", []).append(rank)
-    parts = [f"{views.ranks_text(ranks)} {views.verb(ranks, 'wait')} in {call}" for call, ranks in places.items()]
+            at = views.where(wait.site[0]) if wait.site else None
+            places.setdefault((wait.op, at), []).append(rank)
+    calls = tuple(InCall(tuple(ranks), op, at) for (op, at), ranks in places.items())
     return Finding(
         outcome="hang",
         cause="collective-skipped" if len(places) > 1 else "comm-error",
         certainty="possible",
         culprits=(),
-        summary="all ranks wait for each other: " + "; ".join(parts),
-        because=(f"nothing has moved for {min(still):.0f} s", *parts),
-        fix=("start the job with the probe: the sequence of collectives then shows where the ranks parted",)
+        summary=AllWait(calls),
+        because=(NothingMoved(min(still)), *calls),
+        fix=(Advice("start-with-probe"),)
         if any(seen.progress is None for seen in living)
-        else ("look at the network between the hosts of these ranks",),
+        else (Advice("network-between-hosts"),),
     )
 
 
 def merged(first: Finding, more: list[Finding]) -> Finding:
+    """One finding about several ranks that stand alike."""
     if not more:
         return first
     culprits = first.culprits + tuple(culprit for finding in more for culprit in finding.culprits)
-    ranks = [culprit.rank for culprit in culprits if culprit.rank is not None]
-    return Finding(
-        outcome=first.outcome,
-        cause=first.cause,
-        certainty=first.certainty,
-        culprits=culprits,
-        summary=f"{first.summary}; so does {views.ranks_text(ranks[1:])}",
-        because=first.because,
-        fix=first.fix,
-        alternatives=first.alternatives,
-        references=first.references,
-    )
+    ranks = tuple(culprit.rank for culprit in culprits if culprit.rank is not None)
+    return replace(first, culprits=culprits, summary=SoDo(first.summary, ranks[1:]))
 
 
 def _all_still(evidence: Evidence) -> Finding | None:
     """Nobody waits for anybody. Ranks that all stand in a call to the outside are stuck there; sleepers are idle."""
     living = [seen for seen in evidence.ranks if seen.exit is None]
-    if not living:
-        return None
+    if not any(seen.stacks for seen in living):
+        return None  # nobody is left, or nothing could be read of them
     found = [explain_standing(seen, evidence, ()) for seen in living]
     stuck = [
         finding
@@ -110,7 +125,9 @@ def _all_still(evidence: Evidence) -> Finding | None:
     ]
     if len(stuck) < len(living):
         return None
-    return merged(stuck[0], [finding for finding in stuck[1:] if finding.cause == stuck[0].cause])
+    finding = merged(stuck[0], [finding for finding in stuck[1:] if finding.cause == stuck[0].cause])
+    # Nobody is known to wait for them: what no special cause explains may be meant.
+    return replace(finding, certainty="possible") if finding.cause == "stalled" else finding
 
 
 def _asleep(finding: Finding, living: list[RankEvidence]) -> bool:
@@ -126,23 +143,13 @@ def _asleep(finding: Finding, living: list[RankEvidence]) -> bool:
 
 def _timed_out(finding: Finding, endings: Endings) -> Finding:
     """The awaited rank was at work; the others' own time limit ended the job."""
-    return Finding(
+    victims = tuple(endings.victims)
+    return replace(
+        finding,
         outcome="hang",
-        cause=finding.cause,
-        certainty=finding.certainty,
-        culprits=finding.culprits,
-        summary=f"{finding.summary}, longer than the time limit of the collective in which "
-        f"{views.ranks_text(endings.victims)} waited",
-        because=(
-            *finding.because,
-            f"{views.ranks_text(endings.victims)} ended with a time-out in a collective",
-        ),
-        fix=(
-            "raise the limit: init_process_group(timeout=timedelta(...)) above the longest one-rank phase",
-            "or do the work before the process group exists, or on all ranks",
-            *finding.fix[:1],
-        ),
-        alternatives=finding.alternatives,
+        summary=BeyondTimeLimit(finding.summary, victims),
+        because=(*finding.because, TimedOut(victims)),
+        fix=(Advice("raise-time-limit"), Advice("work-before-group"), *finding.fix[:1]),
         references=("hiyouga/LlamaFactory#360",),
     )
 
@@ -152,22 +159,16 @@ def _goes_on(seen: RankEvidence) -> bool:
 
 
 def _blind(unknown: list[State], graph: WaitGraph) -> Finding:
-    ranks = [state.rank for state in unknown]
-    unseen = [state.rank for state in unknown if state.seen is None]
-    told = "of which nothing could be seen from here" if unseen else "of which nothing tells what it waits for itself"
+    ranks = tuple(state.rank for state in unknown)
+    unseen = tuple(state.rank for state in unknown if state.seen is None)
     return Finding(
         outcome="hang",
         cause="rank-missing",
         certainty="possible",
         culprits=(),
-        summary=f"{views.ranks_text(graph.waiting())} {views.verb(graph.waiting(), 'wait')} for "
-        f"{views.ranks_text(ranks)}, {told}",
-        because=(f"no evidence of {views.ranks_text(unseen)}",)
-        if unseen
-        else (f"{views.ranks_text(ranks)} {views.verb(ranks, 'stand')} in torch, and no record of its calls is there",),
-        fix=("look at the host of the missing ranks: is the process alive, does its log go on?",)
-        if unseen
-        else ("start the job with `rankscope run`: the ranks' calls are then on record",),
+        summary=AwaitsUnseen(graph.waiting(), ranks, unseen=bool(unseen)),
+        because=(NoEvidence(unseen),) if unseen else (NoRecord(ranks),),
+        fix=(Advice("look-at-missing-host"),) if unseen else (Advice("start-with-rankscope"),),
     )
 
 
@@ -183,8 +184,7 @@ def explain_broken(evidence: Evidence, endings: Endings) -> Finding:
         cause="comm-error",
         certainty="possible",
         culprits=(),
-        summary=f"{views.ranks_text(endings.victims)} lost the connection to other ranks, "
-        "and what began it was not seen",
-        because=(f"rank {first.rank} ended first: {message}",) if message else (),
-        fix=("look at the ranks on other hosts, and at the network between them",),
+        summary=ConnectionLost(tuple(endings.victims)),
+        because=(EndedFirst(first.rank, message),) if message else (),
+        fix=(Advice("look-at-other-hosts"),),
     )

@@ -2,100 +2,98 @@
 
 from __future__ import annotations
 
+from rankscope.diagnosis.advice import Advice
+from rankscope.diagnosis.facts.standing import AtStage, Child, Does, NotRuledOut, Phase, Works
 from rankscope.diagnosis.finding import Possibility
+from rankscope.diagnosis.rules.standing.endless import may_be_endless
 from rankscope.diagnosis.rules.standing.frames import above_user, in_module
+from rankscope.diagnosis.rules.standing.gpu import waits_for_busy_gpu
 from rankscope.diagnosis.rules.standing.stand import Stand, movement
-from rankscope.diagnosis.views import current_where, moving, newest_main_thread, place
-from rankscope.evidence.model import Frame, RankEvidence
+from rankscope.diagnosis.views import current_where, moving, newest_main_thread
+from rankscope.evidence.model import Evidence, Frame, RankEvidence
 
 _WRITES_MUCH_BYTES_PER_S = 1_000_000
 
-_PHASES: tuple[tuple[str, tuple[str, ...], frozenset[str] | None], ...] = (
+_PHASES: tuple[tuple[Phase, tuple[str, ...], frozenset[str] | None], ...] = (
     (
         "compiling",
         (
-            "torch/_dynamo/",
-            "torch/_inductor/",
-            "torch/_functorch/",
-            "triton/compiler/",
-            "torch/utils/cpp_extension.py",
+            *("torch/_dynamo/", "torch/_inductor/", "torch/_functorch/"),
+            *("triton/compiler/", "torch/utils/cpp_extension.py"),
         ),
         None,
     ),
-    ("saving a checkpoint", ("torch/serialization.py",), frozenset({"save", "_save", "_legacy_save"})),
-    (
-        "loading a checkpoint",
-        ("torch/serialization.py",),
-        frozenset({"load", "_load", "_legacy_load", "persistent_load"}),
-    ),
-    ("saving or loading a checkpoint", ("torch/distributed/checkpoint/", "safetensors/"), None),
-    ("loading data", ("torch/utils/data/",), None),
-    ("tokenising or preprocessing data", ("datasets/", "tokenizers/", "transformers/tokenization"), None),
+    ("saving", ("torch/serialization.py",), frozenset({"save", "_save", "_legacy_save"})),
+    ("loading", ("torch/serialization.py",), frozenset({"load", "_load", "_legacy_load", "persistent_load"})),
+    ("checkpoint", ("torch/distributed/checkpoint/", "safetensors/"), None),
+    ("data", ("torch/utils/data/",), None),
+    ("preparing", ("datasets/", "tokenizers/", "transformers/tokenization"), None),
 )
-
-_FIXES = {
-    "compiling": (
-        "compile before the first collective with a time limit, or share the compile cache between ranks",
-        "raise the process group's timeout for the first steps",
-    ),
-    "saving a checkpoint": (
-        "save with all ranks (torch.distributed.checkpoint), or asynchronously",
-        "raise the process group's timeout above the time that a save takes",
-    ),
-    "tokenising or preprocessing data": (
-        "prepare the data before the job, so that ranks only read it",
-        "raise the process group's timeout above the time that the preparation takes",
-    ),
-    "importing": ("imports from a slow or shared file system: put the environment on a local disk",),
+_FIXES: dict[Phase, tuple[Advice, ...]] = {
+    "compiling": (Advice("compile-first"), Advice("timeout-for-first-steps")),
+    "saving": (Advice("save-together"), Advice("timeout-above", what="a save")),
+    "preparing": (Advice("prepare-before"), Advice("timeout-above", what="the preparation")),
+    "importing": (Advice("local-environment"),),
 }
-_GENERAL_FIX = (
-    "let it work: it is alive. Raise the process group's timeout if this phase is expected to be long",
-    "split the work among the ranks, or do it before the first collective",
-)
+_GENERAL = (Advice("let-it-work"), Advice("split-the-work"))
 
 
-def at_work(rank: RankEvidence, *, on_gpu: bool = False) -> Stand:
-    """What a living rank is busy with; `on_gpu`: it waits for its GPU, which works."""
-    at = current_where(rank)
-    phase = _phase(rank) or ("waiting for its GPU, which works," if on_gpu else None)
-    helper = next((child for child in rank.children if child.kind == "child" and moving(child)), None)
-    if phase is None and helper is not None:
-        phase = f"waiting for its child process {helper.pid} ({helper.command[:60]}), which works,"
-    doing = f"{phase} in {place(at)}" if phase else f"working in {place(at)}"
-    stage: tuple[str, ...] = ()
-    if rank.progress is not None and rank.progress.stage:
-        stage = (f"its stage is {rank.progress.stage!r}, step {rank.progress.steps}",)
+def at_work(rank: RankEvidence, evidence: Evidence) -> Stand:
+    """What a living rank is busy with."""
+    doing = _work(rank, evidence)
+    noted = rank.progress
+    alternatives: tuple[Possibility, ...] = ()
+    if doing.phase == "gpu":
+        alternatives = (Possibility("gpu-stuck", "possible", NotRuledOut("endless-kernel")),)
+    elif may_be_endless(rank, evidence):
+        alternatives = (Possibility("endless-loop", "possible", NotRuledOut("endless-loop"), Advice("look-again")),)
     return Stand(
         cause="slow-rank",
-        at=at,
+        at=doing.where,
         doing=doing,
-        because=(*movement(rank), *stage),
-        fix=_FIXES.get(phase or "", _GENERAL_FIX),
-        alternatives=(Possibility("gpu-stuck", "possible", "a kernel that never ends keeps a GPU busy too"),)
-        if on_gpu
-        else (),
-        summary=f"rank {rank.rank} is {doing}",
+        because=(
+            *movement(rank),
+            *((AtStage(noted.stage, noted.steps),) if noted is not None and noted.stage else ()),
+        ),
+        fix=_FIXES.get(doing.phase, _GENERAL),
+        alternatives=alternatives,
+        summary=Does(rank.rank, doing),
         certainty="likely",
         outcome="slow",
     )
 
 
-def _phase(rank: RankEvidence) -> str | None:
+def _work(rank: RankEvidence, evidence: Evidence) -> Works:
+    at = current_where(rank)
+    phase = _phase(rank)
+    if phase:
+        return Works(at, phase)
+    if (rate := _write_rate(rank)) >= _WRITES_MUCH_BYTES_PER_S:
+        return Works(at, "writing", rate)
+    if waits_for_busy_gpu(rank, evidence):
+        return Works(at, "gpu")
+    helper = next((child for child in rank.children if child.kind == "child" and moving(child)), None)
+    return Works(at, "child", child=Child(helper.pid, helper.command)) if helper is not None else Works(at)
+
+
+def _phase(rank: RankEvidence) -> Phase:
     thread = newest_main_thread(rank)
     frames = thread.frames if thread is not None else ()
     if any(frame.file.startswith("<frozen importlib") for frame in frames) and not _past_import(frames):
         return "importing"
-    for words, modules, functions in _PHASES:
+    for phase, modules, functions in _PHASES:
         if any(
             in_module(frame, module, functions) or _in_part(frame, module) for frame in frames for module in modules
         ):
-            return words
-    first, last = (rank.processes[0], rank.processes[-1]) if len(rank.processes) > 1 else (None, None)
-    if first is not None and last is not None and last.at > first.at:
-        rate = (last.write_bytes - first.write_bytes) / (last.at - first.at)
-        if rate >= _WRITES_MUCH_BYTES_PER_S:
-            return f"writing {rate / 1e6:.0f} MB/s"
-    return None
+            return phase
+    return ""
+
+
+def _write_rate(rank: RankEvidence) -> float:
+    if len(rank.processes) < 2:
+        return 0.0
+    first, last = rank.processes[0], rank.processes[-1]
+    return (last.write_bytes - first.write_bytes) / (last.at - first.at) if last.at > first.at else 0.0
 
 
 def _in_part(frame: Frame, module: str) -> bool:

@@ -5,31 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rankscope.diagnosis import views
+from rankscope.diagnosis.advice import Advice
+from rankscope.diagnosis.facts import Fact
+from rankscope.diagnosis.facts.roots import AfterStage, InsideStage, InStage
 from rankscope.diagnosis.finding import Ruling, Suspect
 from rankscope.evidence.model import Evidence, Progress, Stage
 
 _LONG_LIVED = frozenset({"training", "job"})
 """Stages that last as long as the program: what is inside them tells more."""
 
-_LOGGER = (
-    "make the logger on rank 0 only, or set WANDB_MODE=disabled (or offline) for the other ranks",
-    "give its service a time limit: wandb.init(settings=wandb.Settings(init_timeout=60))",
-)
-_TRAINER = (
-    "name the strategy yourself, Trainer(strategy='ddp') instead of 'auto', so that every rank chooses the same",
-    "check that all ranks were started, and see the same MASTER_ADDR, MASTER_PORT and NCCL_* variables",
-)
-_HUB = (
-    "fetch tokenizer, model and data once before the job, or on rank 0 first, and set HF_HUB_OFFLINE=1 for the job",
-    "keep the cache (HF_HOME) on a disk that all ranks can read and lock",
-)
-_DIRECTORY = ("make the directory on rank 0 only, then dist.barrier(), or use os.makedirs(path, exist_ok=True)",)
-_GROUP = (
-    "before init_process_group: see which rank has not come, and why; the others wait for it by design",
-    "during it: MASTER_ADDR and MASTER_PORT must reach rank 0 from every rank; --comm-debug shows what NCCL meets",
-)
+_LOGGER = (Advice("logger-on-rank-0"), Advice("logger-time-limit"))
+_TRAINER = (Advice("name-the-strategy"), Advice("all-ranks-started"))
+_HUB = (Advice("fetch-before"), Advice("cache-on-shared-disk"))
+_DIRECTORY = (Advice("directory-on-rank-0"),)
+_GROUP = (Advice("before-group"), Advice("during-group"))
 
-_FIXES: dict[str, tuple[str, ...]] = {
+_FIXES: dict[str, tuple[Advice, ...]] = {
     "logger": _LOGGER,
     "trainer": _TRAINER,
     "tokenizer": _HUB,
@@ -42,16 +33,16 @@ _REFERENCES: dict[str, tuple[str, ...]] = {
     "logger": ("Lightning-AI/pytorch-lightning#6106",),
     "tokenizer": ("allenai/OLMo#550",),
 }
-_HELPED = frozenset({"blocked-call", "lock-wait", "slow-rank", "rank-missing", "gil-held"})
+_HELPED = frozenset({"blocked-call", "stalled", "lock-wait", "slow-rank", "rank-missing", "gil-held"})
 """Causes in which the rank stands where it stands because a call does not return."""
 
 
 def with_stages(ruling: Ruling, evidence: Evidence) -> Ruling:
     """The verdict with the stage of every rank, and with the fix for the call in which the culprits stand."""
-    stages = {
-        seen.rank: text
+    stages: dict[int, Fact] = {
+        seen.rank: stage
         for seen in evidence.ranks
-        if seen.progress is not None and (text := stage_words(seen.progress)) is not None
+        if seen.progress is not None and (stage := stage_of(seen.progress)) is not None
     }
     culprits = tuple(
         replace(culprit, stage=stages.get(culprit.rank)) if culprit.rank is not None else culprit
@@ -79,16 +70,16 @@ def with_stages(ruling: Ruling, evidence: Evidence) -> Ruling:
     )
 
 
-def stage_words(progress: Progress) -> str | None:
-    """`in stage 9, WandbLogger.__init__`, or `after stage 8, Accelerator configured`."""
+def stage_of(progress: Progress) -> InStage | AfterStage | None:
+    """The stage that a rank is in, or the one that it passed last."""
     inside = open_stage(progress)
     if inside is not None:
-        return f"in stage {progress.stages_passed + 1}, {inside.label}"
+        return InStage(progress.stages_passed + 1, inside.label)
     passed = [stage for stage in progress.stages if stage.number]
     if not passed:
         return None
     last = max(passed, key=lambda stage: stage.number)
-    return f"after stage {last.number}, {last.words}"
+    return AfterStage(last.number, last.words)
 
 
 def open_stage(progress: Progress) -> Stage | None:
@@ -115,15 +106,14 @@ def _inside_trainer(progress: Progress) -> bool:
     return any(stage.left_at is None and stage.kind in ("trainer", "training") for stage in progress.stages)
 
 
-def _facts(standing: dict[int, Stage]) -> list[str]:
+def _facts(standing: dict[int, Stage]) -> list[InsideStage]:
     by_label: dict[str, list[int]] = {}
     for rank, stage in standing.items():
         by_label.setdefault(stage.label, []).append(rank)
     facts = []
     for label, ranks in by_label.items():
         site = standing[ranks[0]].site
-        at = f", called at {views.place(views.where(site[0]))}" if site else ""
-        facts.append(f"{views.ranks_text(ranks)} {'is' if len(ranks) == 1 else 'are'} in the stage {label}{at}")
+        facts.append(InsideStage(tuple(ranks), label, views.where(site[0]) if site else None))
     return facts
 
 

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rankscope.diagnosis.advice import Advice
+from rankscope.diagnosis.facts import Fact
+from rankscope.diagnosis.facts.standing import AwaitedBy, Moved, NotInitialised, Still, Stuck, WorksBetweenSleeps
 from rankscope.diagnosis.finding import Finding, Possibility, Suspect
+from rankscope.diagnosis.rules.standing.life import little_work
 from rankscope.diagnosis.verdict import Certainty, Outcome, ProcessKind, Where
-from rankscope.diagnosis.views import (
-    LIFE_CPU_SHARE,
-    LIFE_IO_BYTES_PER_S,
-    cpu_share,
-    io_rate,
-    place,
-    ranks_text,
-    same_stack,
-)
+from rankscope.diagnosis.views import LIFE_CPU_SHARE, LIFE_IO_BYTES_PER_S, cpu_share, io_rate, same_stack
 from rankscope.evidence.model import ChildProcess, Evidence, RankEvidence
+
+PLACE, MECHANISM, CALL, SERVICE, AWAITED = range(5)
+"""How much of a wait a reading explains: where it stands, by what means it waits (a lock, a sleep), what the call waits
+for (an address, a path), the service behind it, and whom it waits for and what that one does instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stand:
     cause: str
     at: Where | None
-    doing: str
-    because: tuple[str, ...]
-    fix: tuple[str, ...]
+    doing: Fact | str
+    because: tuple[Fact | str, ...]
+    fix: tuple[Advice | str, ...]
     alternatives: tuple[Possibility, ...] = ()
-    summary: str | None = None
+    summary: Fact | str | None = None
     """The headline, where `rank N is stuck in PLACE, DOING` does not say it well."""
     process: ProcessKind = "rank"
     pid: int | None = None
@@ -36,6 +36,8 @@ class Stand:
     """None: by how long the rank has been still."""
     outcome: Outcome = "hang"
     references: tuple[str, ...] = ()
+    explains: int = CALL
+    """Of several readings of one stand, the one that explains most is right."""
 
 
 def certainty_of(rank: RankEvidence, evidence: Evidence) -> Certainty:
@@ -55,36 +57,33 @@ def finding_of(stand: Stand, rank: RankEvidence, evidence: Evidence, waiters: tu
         doing=stand.doing,
     )
     others = tuple(number for number in waiters if number != rank.rank)
-    waiting = (f"{ranks_text(others)} {'waits' if len(others) == 1 else 'wait'} for it",) if others else ()
     return Finding(
         outcome=stand.outcome,
         cause=stand.cause,
         certainty=stand.certainty or certainty_of(rank, evidence),
         culprits=(culprit, *stand.others),
-        summary=stand.summary or f"rank {rank.rank} is stuck in {place(stand.at)}, {stand.doing}",
-        because=(*stand.because, *waiting),
+        summary=stand.summary or Stuck(rank.rank, stand.at, stand.doing),
+        because=(*stand.because, *((AwaitedBy(others),) if others else ())),
         fix=stand.fix,
         alternatives=(*stand.alternatives, *_not_joined(rank, evidence)),
         references=stand.references,
     )
 
 
-def movement(seen: RankEvidence | ChildProcess) -> tuple[str, ...]:
-    """What the samples say about life: `two samples 0.5 s apart: same stack, no processor time`."""
+def movement(seen: RankEvidence | ChildProcess) -> tuple[Fact, ...]:
+    """What the samples say about life."""
     times = [sample.at for sample in (seen.processes if len(seen.processes) > 1 else seen.stacks)]
-    facts: list[str] = []
     same, share, rate = same_stack(seen), cpu_share(seen.processes), io_rate(seen.processes)
-    if same is not None:
-        facts.append("same stack" if same else "the stack moved")
-    if share is not None:
-        facts.append("no processor time" if share < LIFE_CPU_SHARE else f"{share:.0%} of one core")
-    if rate is not None:
-        facts.append(
-            "nothing read or written" if rate < LIFE_IO_BYTES_PER_S else f"{rate / 1e6:.1f} MB/s read and written"
-        )
-    found = [f"{_count(len(times))} samples {times[-1] - times[0]:.1f} s apart: {', '.join(facts)}"] if facts else []
-    if isinstance(seen, RankEvidence) and seen.still_for_s:
-        found.append(f"not moved for {seen.still_for_s:.0f} s")
+    found: list[Fact] = []
+    if same is not None or share is not None or rate is not None:
+        found.append(Moved(len(times), times[-1] - times[0], same, share, rate))
+    if not isinstance(seen, RankEvidence):
+        return tuple(found)
+    little = little_work(seen)
+    if little is not None:
+        found.append(WorksBetweenSleeps(little.wakes, little.over_s, little.cpu_s))
+    elif seen.still_for_s is not None and seen.still_for_s >= 1.0:
+        found.append(Still(seen.still_for_s))
     return tuple(found)
 
 
@@ -94,22 +93,12 @@ def busy(seen: RankEvidence | ChildProcess) -> bool:
     return (share is not None and share >= LIFE_CPU_SHARE) or (rate is not None and rate >= LIFE_IO_BYTES_PER_S)
 
 
-def _count(number: int) -> str:
-    return {2: "two", 3: "three", 4: "four"}.get(number, str(number))
-
-
 def _not_joined(rank: RankEvidence, evidence: Evidence) -> tuple[Possibility, ...]:
     if rank.progress is None or rank.progress.declared_world > 0:
         return ()
-    joined = [
+    joined = tuple(
         other.rank for other in evidence.ranks if other.progress is not None and other.progress.declared_world > 0
-    ]
+    )
     if not joined:
         return ()
-    return (
-        Possibility(
-            "rank-missing",
-            "possible",
-            f"rank {rank.rank} has not reached init_process_group; {ranks_text(joined)} have",
-        ),
-    )
+    return (Possibility("rank-missing", "possible", NotInitialised(rank.rank, joined)),)

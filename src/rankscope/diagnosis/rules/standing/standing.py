@@ -1,19 +1,30 @@
-"""Explains a living rank that does not wait for other ranks: what it does instead decides the cause."""
+"""Explains a living rank that does not wait for other ranks: what it does instead decides the cause.
+
+Whether it hangs is a matter of stillness alone: a rank that others wait for and that does not move past the threshold
+is a likely hang, whatever it stands in. The readings below only say more about it than `stalled` does.
+"""
 
 from __future__ import annotations
 
+from rankscope.diagnosis.advice import Advice
+from rankscope.diagnosis.causes import CAUSES
+from rankscope.diagnosis.facts.standing import AtStage, Does, InSyscall, NotSeen, StandsIn
 from rankscope.diagnosis.finding import Finding
-from rankscope.diagnosis.rules.standing.frames import library_call
+from rankscope.diagnosis.rules.standing.children import awaited_child, queue_wait
+from rankscope.diagnosis.rules.standing.endless import endless_loop
+from rankscope.diagnosis.rules.standing.frames import innermost_call, library_call, native_function
 from rankscope.diagnosis.rules.standing.frozen import frozen, gil_held
 from rankscope.diagnosis.rules.standing.gpu import gpu_stuck, waits_for_busy_gpu
+from rankscope.diagnosis.rules.standing.life import lines_changed, little_work
 from rankscope.diagnosis.rules.standing.loader import loader_stuck
-from rankscope.diagnosis.rules.standing.locks import lock_wait, polls_lock_file
+from rankscope.diagnosis.rules.standing.locks import database_lock, file_lock, lock_file, polls_lock_file, process_lock
 from rankscope.diagnosis.rules.standing.named_call import named_call
-from rankscope.diagnosis.rules.standing.outside import awaited_child, blocked_call
+from rankscope.diagnosis.rules.standing.outside import blocked_call
+from rankscope.diagnosis.rules.standing.polling import polled_loop, polls
 from rankscope.diagnosis.rules.standing.slow import at_work
-from rankscope.diagnosis.rules.standing.stand import Stand, busy, finding_of, movement
+from rankscope.diagnosis.rules.standing.stand import PLACE, Stand, busy, finding_of, movement
 from rankscope.diagnosis.rules.standing.threads import joined_thread, thread_alive
-from rankscope.diagnosis.views import current_where, moving, newest_main_thread, place
+from rankscope.diagnosis.views import current_where, moving, newest_main_thread
 from rankscope.evidence.model import Evidence, RankEvidence
 
 
@@ -23,49 +34,76 @@ def explain_standing(rank: RankEvidence, evidence: Evidence, waiters: tuple[int,
 
 
 def _stand(rank: RankEvidence, evidence: Evidence) -> Stand:
-    if (stand := frozen(rank) or loader_stuck(rank, evidence) or thread_alive(rank, evidence)) is not None:
-        return stand
-    if (stand := gpu_stuck(rank, evidence)) is not None:
-        return stand
-    if _works(rank):
-        return at_work(rank, on_gpu=waits_for_busy_gpu(rank, evidence))
-    return (
-        gil_held(rank)
-        or joined_thread(rank, evidence)
-        or awaited_child(rank)
-        or named_call(rank)
-        or lock_wait(rank, evidence)
-        or blocked_call(rank)
-        or _unknown(rank)
+    # These tell life from death by other signs than the rank's own.
+    held = (frozen(rank), loader_stuck(rank, evidence), thread_alive(rank, evidence), gpu_stuck(rank, evidence))
+    first = next((stand for stand in held if stand is not None), None)
+    if first is not None:
+        return first
+    if works(rank, evidence):
+        return endless_loop(rank, evidence) or at_work(rank, evidence)
+    return _of_still(rank, evidence)
+
+
+def works(rank: RankEvidence, evidence: Evidence) -> bool:
+    """Signs of life, in this look and in those before it. A loop that only tests and sleeps changes its line without
+    getting anywhere: it lives by its processor time alone."""
+    thread = newest_main_thread(rank)
+    if thread is not None and (polls_lock_file(thread.frames) or polled_loop(rank, evidence) is not None):
+        return busy(rank)
+    alive = moving(rank) or lines_changed(rank) or little_work(rank) is not None
+    return alive or waits_for_busy_gpu(rank, evidence)
+
+
+def _of_still(rank: RankEvidence, evidence: Evidence) -> Stand:
+    """All readings that fit are asked; the one that explains most of the wait is right, then the more special cause."""
+    readings = (
+        gil_held(rank),
+        joined_thread(rank, evidence),
+        awaited_child(rank),
+        named_call(rank),
+        file_lock(rank, evidence),
+        lock_file(rank),
+        database_lock(rank, evidence),
+        polls(rank, evidence),
+        queue_wait(rank),
+        process_lock(rank, evidence),
+        blocked_call(rank),
+        stalled(rank),
+    )
+    return max(
+        (stand for stand in readings if stand is not None),
+        key=lambda stand: (stand.explains, CAUSES[stand.cause].special),
     )
 
 
-def _works(rank: RankEvidence) -> bool:
-    """A loop that tries a lock file again and again changes its line without getting anywhere."""
-    thread = newest_main_thread(rank)
-    if thread is not None and polls_lock_file(thread.frames):
-        return busy(rank)
-    return moving(rank)
-
-
-def _unknown(rank: RankEvidence) -> Stand:
+def stalled(rank: RankEvidence) -> Stand:
+    """Always an answer: where it stands, by the user's line, the library's innermost function, the native function and
+    the system call, each as far as it was seen."""
     at = current_where(rank)
     thread = newest_main_thread(rank)
-    called = library_call(thread.frames) if thread is not None else None
-    doing = f"standing in {place(at)}" + (f", in {called}" if called else "")
-    reasons = tuple(f"{what} could not be had: {why}" for what, why in sorted(rank.missing.items()))
+    frames = thread.frames if thread is not None else ()
     newest = rank.processes[-1] if rank.processes else None
-    call = f"system call {newest.syscall.name}" if newest is not None and newest.syscall is not None else None
-    stage = f"its last stage is {rank.progress.stage!r}" if rank.progress is not None and rank.progress.stage else None
+    call = newest.syscall if newest is not None else None
+    called, inner = library_call(frames), innermost_call(frames)
+    stands = StandsIn(
+        where=at,
+        call=called,
+        innermost=inner if inner != called else None,
+        native=native_function(rank.stacks, thread.tid) if thread is not None else None,
+        syscall=call.name if call is not None else None,
+    )
+    noted = rank.progress
     return Stand(
-        cause="blocked-call",
+        cause="stalled",
         at=at,
-        doing=doing,
-        because=tuple(filter(None, (*movement(rank), call, stage, *reasons))),
-        fix=(
-            f"look at what {place(at)} calls, and give it a time limit",
-            "native stacks say more: py-spy dump --native --pid " + str(rank.pid),
+        doing=stands,
+        because=(
+            *movement(rank),
+            *((InSyscall(call.name, call.target or ""),) if call is not None else ()),
+            *((AtStage(noted.stage, noted.steps),) if noted is not None and noted.stage else ()),
+            *(NotSeen(what, why) for what, why in sorted(rank.missing.items())),
         ),
-        summary=f"rank {rank.rank} is {doing}" + (" and does not move" if len(rank.stacks) != 1 else ""),
-        certainty="possible",
+        fix=(Advice("time-limit-there"), Advice("native-stacks", pid=rank.pid)),
+        summary=Does(rank.rank, stands),
+        explains=PLACE,
     )

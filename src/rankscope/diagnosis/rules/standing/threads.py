@@ -1,7 +1,16 @@
-"""Other threads of the rank: one that the main thread joins, and one that keeps a finished program alive."""
+"""Other threads of the rank: one that the main thread waits for, and one that keeps a finished program alive."""
 
 from __future__ import annotations
 
+from rankscope.diagnosis.advice import Advice
+from rankscope.diagnosis.facts.standing import (
+    AwaitsThread,
+    Joins,
+    KeepsAlive,
+    NotRuledOut,
+    ProgramOver,
+    ThreadStands,
+)
 from rankscope.diagnosis.finding import Possibility
 from rankscope.diagnosis.rules.standing.frames import (
     above_user,
@@ -12,31 +21,28 @@ from rankscope.diagnosis.rules.standing.frames import (
     package_of,
 )
 from rankscope.diagnosis.rules.standing.locks import in_lock
-from rankscope.diagnosis.rules.standing.stand import Stand, certainty_of, movement
+from rankscope.diagnosis.rules.standing.stand import AWAITED, Stand, certainty_of, movement
 from rankscope.diagnosis.verdict import Where
 from rankscope.diagnosis.views import (
     current_where,
     innermost_user_frame,
     moving,
     newest_main_thread,
-    place,
     python_frames,
     where,
 )
 from rankscope.evidence.model import ChildProcess, Evidence, Frame, RankEvidence, Thread
 
+_POOL = "multiprocessing/pool.py"
 _JOINS = (
     ("threading.py", frozenset({"join", "_wait_for_tstate_lock"})),
-    (
-        "concurrent/futures/_base.py",
-        frozenset({"result", "exception", "as_completed", "wait", "result_iterator"}),
-    ),
+    ("concurrent/futures/_base.py", frozenset({"result", "exception", "as_completed", "wait", "result_iterator"})),
     ("concurrent/futures/thread.py", frozenset({"shutdown", "__exit__"})),
+    (_POOL, frozenset({"get", "wait", "join", "next"})),
+    ("asyncio/base_events.py", frozenset({"run_until_complete"})),
 )
-_EXIT_FIX = (
-    "end the thread before the program ends: set an event that its loop looks at, then join it",
-    "or start it with daemon=True, so that it does not keep the process",
-)
+_EXECUTOR = "concurrent/futures/thread.py"
+_EXIT_FIX = (Advice("end-the-thread"), Advice("daemon-thread"))
 
 
 def joined_thread(rank: RankEvidence, evidence: Evidence) -> Stand | None:
@@ -44,97 +50,128 @@ def joined_thread(rank: RankEvidence, evidence: Evidence) -> Stand | None:
     main = newest_main_thread(rank)
     if main is None or not any(in_module(frame, *join) for frame in above_user(main.frames) for join in _JOINS):
         return None
-    # A package that was called waits for threads that run its own code.
-    package = package_of(above_user(main.frames)[-1])
-    threads = tuple(
-        each
-        for each in other_threads(rank.stacks[-1].threads)
-        if package is None or any(package_of(frame) == package for frame in each.frames)
-    )
+    threads = _awaited_threads(rank, main)
     if not threads:
         return None
     thread = threads[0]
-    at = where(innermost_user_frame(thread.frames))
-    called = library_call(thread.frames)
-    name = f"its thread {thread.name or thread.tid}"
-    waiting = place(where(innermost_user_frame(main.frames)))
+    name = thread.name or str(thread.tid)
+    user = where(innermost_user_frame(main.frames))
     locked = in_lock(thread.frames, None, evidence)
     return Stand(
         cause="lock-wait" if locked else "blocked-call",
-        at=at,
-        doing=f"{name} does not finish" + (f": it stands in {called}" if called else ""),
+        at=where(innermost_user_frame(thread.frames)) or user,
+        doing=AwaitsThread(name, library_call(thread.frames) or _inner_call(thread)),
         because=(
-            f"the main thread waits in {waiting} for {name}",
+            Joins(user, name),
             *(
-                f"thread {each.name or each.tid} stands in {place(where(innermost_user_frame(each.frames)))}"
+                ThreadStands(each.name or str(each.tid), where(innermost_user_frame(each.frames)), _inner_call(each))
                 for each in threads
             ),
             *movement(rank),
         ),
-        fix=(
-            "give what the thread does a time limit",
-            "join with a timeout, and say which thread is still running",
-        ),
-        alternatives=(Possibility("blocked-call", "possible", "the thread may wait for something outside"),)
-        if locked
-        else (),
+        fix=(Advice("thread-time-limit"), Advice("join-time-limit")),
+        alternatives=(Possibility("blocked-call", "possible", NotRuledOut("thread-outside")),) if locked else (),
+        explains=AWAITED,
     )
+
+
+def _awaited_threads(rank: RankEvidence, main: Thread) -> tuple[Thread, ...]:
+    """Threads in the user's code, and executors' threads in the middle of a task. A package that was called waits for
+    threads that run its own code, a pool for its workers, a future and an event loop for executors where there are."""
+    inner = above_user(main.frames)
+    threads = rank.stacks[-1].threads
+    users = other_threads(threads)
+    tasks = tuple(each for each in threads if not each.main and _in_task(each))
+    if any(in_module(frame, "asyncio/") for frame in inner):
+        return tasks
+    if any(in_module(frame, _POOL) for frame in inner):
+        return tuple(each for each in users if any(in_module(frame, _POOL, {"worker"}) for frame in each.frames))
+    if tasks and any(in_module(frame, "concurrent/futures/") for frame in inner):
+        return tasks
+    package = package_of(inner[-1])
+    return tuple(
+        each for each in users if package is None or any(package_of(frame) == package for frame in each.frames)
+    )
+
+
+def _in_task(thread: Thread) -> bool:
+    return any(in_module(frame, _EXECUTOR, {"run"}) for frame in thread.frames)
+
+
+def _inner_call(thread: Thread) -> str | None:
+    """Of an executor's thread without the user's code: the function that it was given."""
+    frames = python_frames(thread.frames)
+    at = next((number for number, frame in enumerate(frames) if in_module(frame, _EXECUTOR, {"run"})), 0)
+    return library_call((*frames[:at], Frame("", "", 0, user=True))) if at else None
 
 
 def thread_alive(rank: RankEvidence, evidence: Evidence) -> Stand | None:
-    """The program is done, but a thread or a child keeps its process from ending."""
+    """The program is done, but a thread, a child or a queue keeps its process from ending."""
     main = newest_main_thread(rank)
     frames = python_frames(main.frames) if main is not None else ()
-    joins_children = any(in_module(frame, "multiprocessing/util.py", {"_exit_function"}) for frame in frames)
+    at_exit = any(in_module(frame, "multiprocessing/util.py", {"_exit_function"}) for frame in frames)
     joins_threads = any(
         in_module(frame, "threading.py", {"_shutdown"})
         or in_module(frame, "concurrent/futures/thread.py", {"_python_exit"})
+        or in_module(frame, "concurrent/futures/process.py", {"_python_exit"})
         for frame in frames
     )
     finalizing = rank.progress is not None and rank.progress.finalizing and innermost_user_frame(frames) is None
-    if not (joins_children or joins_threads or finalizing):
+    if not (at_exit or joins_threads or finalizing):
         return None
+    if any(in_module(frame, "multiprocessing/queues.py", {"_finalize_join", "join_thread"}) for frame in frames):
+        return _kept_by_queue(rank, evidence)
     children = tuple(child for child in rank.children if child.kind == "child")
     thread = _keeper(rank)
-    if children and (joins_children or thread is None):
+    if children and (at_exit or thread is None):
         return _kept_by_child(rank, children[0], evidence)
+    return _kept_by_thread(rank, thread, evidence, joins_threads=joins_threads)
+
+
+def _kept_by_thread(rank: RankEvidence, thread: Thread | None, evidence: Evidence, *, joins_threads: bool) -> Stand:
     at = _thread_place(thread) if thread is not None else None
-    name = f"thread {thread.name or thread.tid}" if thread is not None else "an exit handler"
-    doing = f"{name} keeps the finished program alive"
-    proof = (
-        "the main thread has left the program and waits for other threads"
-        if joins_threads
-        else ("the program is over and the interpreter runs its exit handlers")
-    )
+    name = thread.name or str(thread.tid) if thread is not None else ""
+    keeper = KeepsAlive("thread" if thread is not None else "handler", name, rank=rank.rank, where=at)
     return Stand(
         cause="thread-alive",
         at=at if at is not None else current_where(rank),
-        doing=doing,
-        because=(proof, *((f"{name} stands in {place(at)}",) if at is not None else ()), *movement(rank)),
+        doing=keeper,
+        because=(
+            ProgramOver("threads" if joins_threads else "handlers"),
+            *((ThreadStands(name, at),) if at is not None else ()),
+            *movement(rank),
+        ),
         fix=_EXIT_FIX,
-        summary=f"rank {rank.rank} has finished, but {name} in {place(at)} keeps it from exiting",
+        summary=keeper,
         certainty=certainty_of(rank, evidence) if thread is not None and not moving(rank) else "possible",
     )
 
 
+def _kept_by_queue(rank: RankEvidence, evidence: Evidence) -> Stand:
+    """What was put into a queue between processes is still to be written, and nobody reads it."""
+    keeper = KeepsAlive("feeder", rank=rank.rank)
+    return Stand(
+        cause="thread-alive",
+        at=current_where(rank),
+        doing=keeper,
+        because=(ProgramOver("queue"), *movement(rank)),
+        fix=(Advice("empty-queue"), Advice("cancel-join-thread")),
+        alternatives=(Possibility("blocked-call", "possible", NotRuledOut("queue-reader")),),
+        summary=keeper,
+        certainty="possible" if moving(rank) else certainty_of(rank, evidence),
+    )
+
+
 def _kept_by_child(rank: RankEvidence, child: ChildProcess, evidence: Evidence) -> Stand:
-    frames = own_frames(child) or ()
-    at = where(innermost_user_frame(frames))
-    name = f"child process {child.pid} ({child.command[:60]})"
+    at = where(innermost_user_frame(own_frames(child) or ()))
+    keeper = KeepsAlive("child", child.command, child.pid, rank.rank, at)
     return Stand(
         cause="thread-alive",
         at=at,
-        doing=f"{name} keeps the finished program alive",
-        because=(
-            "the program is over and waits for its child processes",
-            f"{name} stands in {place(at)}",
-            *movement(rank),
-        ),
-        fix=(
-            "tell the child to end and join it before the program ends, or terminate() it",
-            "or start it with daemon=True, so that it ends with its parent",
-        ),
-        summary=f"rank {rank.rank} has finished, but its {name} keeps it from exiting",
+        doing=keeper,
+        because=(ProgramOver("children"), *movement(rank)),
+        fix=(Advice("end-the-child"), Advice("daemon-child")),
+        summary=keeper,
         process="child",
         pid=child.pid,
         certainty="possible" if moving(child) else certainty_of(rank, evidence),

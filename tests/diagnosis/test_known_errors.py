@@ -7,7 +7,8 @@ import pytest
 from ended_ranks import ALL_REDUCE, CLOSED, GLOO, RESET, TIMED_OUT, WATCHDOG, failed, origin, victim
 
 from rankscope.diagnosis.rules.crashes.endings import explain_endings
-from rankscope.diagnosis.rules.crashes.known_errors import accused_ranks, closed_by_local_rank, recognise, remarks
+from rankscope.diagnosis.rules.crashes.known_errors import neutral_errors, recognise
+from rankscope.report.words.advice import advise
 
 STORE_ERROR = "torch.distributed.DistStoreError"
 NETWORK_ERROR = "torch.distributed.DistNetworkError"
@@ -89,12 +90,9 @@ def test_the_special_cause_beats_the_plain_exception(kind: str, message: str, ca
 
 def test_unused_parameters_get_their_own_fix() -> None:
     finding = origin(failed(0, "RuntimeError", "Expected to have finished reduction in the prior iteration"))
-    assert "find_unused_parameters" in finding.fix[0]
+    assert "find_unused_parameters" in advise(finding.fix[0])
 
 
-def test_messages_name_missing_and_dead_ranks_and_remarks() -> None:
-    assert accused_ranks(["[Rank 0]: Rank 1 failed to pass monitoredBarrier in 2000 ms"]) == (1,)
-    assert accused_ranks(["[Rank 0]: Ranks 2, 3 failed to pass monitoredBarrier in 2000 ms"]) == (2, 3)
-    assert closed_by_local_rank(["NCCL INFO [Service thread] Connection closed by localRank 2"]) == 2
-    assert any("barrier" in remark for remark in remarks([WATCHDOG]))
+def test_texts_that_decide_nothing_are_told_apart() -> None:
+    assert [known.name for known in neutral_errors([WATCHDOG])] == ["one-element"]
     assert recognise("nothing of the kind") is None

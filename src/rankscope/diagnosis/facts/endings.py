@@ -1,0 +1,314 @@
+"""How ranks ended: exceptions, signals, exit codes, and who only failed as a consequence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rankscope.diagnosis.facts import Fact
+from rankscope.diagnosis.verdict import Where
+
+
+@dataclass(frozen=True, slots=True)
+class Raised(Fact):
+    """An exception, the first of those that led to the end."""
+
+    rank: int | None
+    """None where a log does not name it."""
+    type: str
+    text: str
+    """The first line of what it says."""
+    at: Where | None
+    fate: str = "uncaught"
+    """`uncaught`; `pending`: being handled; `caught`: the program ended itself because of it; `thread`."""
+    loader_worker: int | None = None
+    """The data-loading worker that raised it and passed it on to its rank."""
+    spawned: int | None = None
+    """The spawned process that raised it, by the number that torch.multiprocessing gives it."""
+    thread: str = ""
+    """The thread that it ended, where it is not the main one."""
+
+
+@dataclass(frozen=True, slots=True)
+class CameOutAs(Fact):
+    """The exception that ended the rank was another one, which the first one led to."""
+
+    first: str
+    type: str
+    text: str
+    at: Where | None
+    led: str
+    """`cause`, `context`, `suppressed`, `group` or `quoted`."""
+
+
+@dataclass(frozen=True, slots=True)
+class RaisedWhileHandling(Fact):
+    """The program had expected an exception, and failed while it took the other way."""
+
+    type: str
+    handled: str
+    handled_at: Where | None
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatsErrorOf(Fact):
+    """Ranks that only pass on the error of another."""
+
+    ranks: tuple[int, ...]
+    of: int
+
+
+@dataclass(frozen=True, slots=True)
+class Means(Fact):
+    """A known error text, by its name."""
+
+    known: str
+    last_words: bool = False
+    """It stands in the last lines of a rank that died without an exception."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remark(Fact):
+    """A known text that decides nothing."""
+
+    known: str
+
+
+@dataclass(frozen=True, slots=True)
+class SeenAsException(Fact):
+    """The same without the special cause."""
+
+    type: str
+    at: Where | None
+
+
+@dataclass(frozen=True, slots=True)
+class PrintedTraceback(Fact):
+    type: str
+    at: Where | None
+
+
+@dataclass(frozen=True, slots=True)
+class EndedWith(Fact):
+    rank: int | None
+    code: int
+    call: str = ""
+    """What ended it, as `sys.exit(3)`."""
+    at: Where | None = None
+    """Where the code was chosen."""
+    chosen: bool = False
+    """By the program itself, and not by an exception that nobody caught."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChoseCode(Fact):
+    """The end of a rank whose program chose the code, with the line to open first."""
+
+    rank: int
+    code: int
+    at: Where | None
+    because: Raised | None = None
+    """The exception that it had caught."""
+
+
+@dataclass(frozen=True, slots=True)
+class RaisesThatCode(Fact):
+    """`raise SystemExit(n)` of which there is only one in the program."""
+
+    at: Where
+    caught: str | None = None
+    """What the `except` branch catches in which it stands; None where it stands in none, empty for a bare one."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogEndsWithTraceback(Fact):
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class HandledSignals(Fact):
+    signals: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EndedBySignal(Fact):
+    rank: int
+    pid: int
+    signal: str
+    at: Where | None = None
+    cause: str = "killed"
+    leaving: bool = False
+    """Its program had ended before."""
+    code: int | None = None
+    """The exit code that tells of the signal, where a shell around the rank reported it."""
+
+
+@dataclass(frozen=True, slots=True)
+class InterpreterWasLeaving(Fact):
+    rank: int
+    native_thread: bool = False
+    """A thread of C++ wanted Python when it was gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryKiller(Fact):
+    line: str = ""
+    """Of the kernel's log."""
+    kills: int = 0
+    """By the memory controller's count."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoMemoryKillerSeen(Fact):
+    missing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryKillerEndsWorkersSo(Fact):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class SignalMayComeFromElsewhere(Fact):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLimit(Fact):
+    """Of the address space of each rank, set by the command itself."""
+
+    limit: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerDied(Fact):
+    """A data-loading worker's process ended and took its rank with it."""
+
+    rank: int
+    pid: int
+    signal: str = ""
+    code: int | None = None
+    at: Where | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FailedAlike(Fact):
+    """Ranks that failed in the same way."""
+
+    ranks: tuple[int, ...]
+    how: str
+    """The exception's type, the signal or the code."""
+    at: Where | None
+
+
+@dataclass(frozen=True, slots=True)
+class AlsoFailedSo(Fact):
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FailedLater(Fact):
+    ranks: tuple[int, ...]
+    after_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class FailedAsConsequence(Fact):
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Together(Fact):
+    """Failures of several ranks at one moment, of which none is a consequence of another."""
+
+    failures: tuple[str | Fact, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Besides(Fact):
+    """A failure of another rank that is not the verdict."""
+
+    failure: str | Fact
+    earlier: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ClocksMayDiffer(Fact):
+    """Ranks on different hosts failed so close together that their clocks do not tell who was first."""
+
+    hosts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StillConnects(Fact):
+    """A rank that tries the address that others have given up."""
+
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeftEarly(Fact):
+    """A rank that ended with code 0."""
+
+    rank: int
+    steps: int | None
+    at: Where | None
+    out_of_data: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LeftTogether(Fact):
+    first: Fact | str
+    others: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StillNeededBy(Fact):
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LeftWhileNeeded(Fact):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class NeverJoined(Fact):
+    """A rank that did not call init_process_group."""
+
+    joined: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderEnded(Fact):
+    batches: int
+    other: int
+    other_batches: int
+
+
+@dataclass(frozen=True, slots=True)
+class GlooEnded(Fact):
+    """gloo ended ranks that received a size that they had not asked for."""
+
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WasAt(Fact):
+    """Ranks whose call is not on record stood there."""
+
+    ranks: tuple[int, ...]
+    where: Where | None
+
+
+@dataclass(frozen=True, slots=True)
+class MetUnlike(Fact):
+    """Ranks met in different collectives or sizes; `wrong` is empty where it is not known who took the wrong way."""
+
+    wrong: tuple[Fact, ...]
+    others: tuple[Fact, ...]
+    died: GlooEnded
+
+
+@dataclass(frozen=True, slots=True)
+class WrongWayUnknown(Fact):
+    pass

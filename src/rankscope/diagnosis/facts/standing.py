@@ -1,0 +1,437 @@
+"""What a living rank does that others wait for: where it stands, what it waits for, and the signs of life it gave."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from rankscope.diagnosis.facts import Fact
+from rankscope.diagnosis.verdict import Where
+
+
+@dataclass(frozen=True, slots=True)
+class Moved(Fact):
+    """What several looks at a process showed; None where a look could not tell."""
+
+    samples: int
+    apart_s: float
+    """Between the first look and the last."""
+    same_stack: bool | None
+    cpu_share: float | None
+    """Cores kept busy."""
+    bytes_per_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Still(Fact):
+    """No sign of life for so long."""
+
+    for_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class WorksBetweenSleeps(Fact):
+    """The main thread woke again and again, and worked each time."""
+
+    wakes: int
+    over_s: float
+    cpu_s: float
+    """Processor time of the main thread alone, where the kernel tells it."""
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitedBy(Fact):
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NotInitialised(Fact):
+    """A rank has not reached init_process_group, others have."""
+
+    rank: int
+    joined: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NotSeen(Fact):
+    """A piece of evidence that could not be had."""
+
+    what: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class AtStage(Fact):
+    """The stage and step that the rank noted last."""
+
+    stage: str
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck(Fact):
+    """A rank does not come out of a place."""
+
+    rank: int
+    where: Where | None
+    doing: Fact | str
+
+
+@dataclass(frozen=True, slots=True)
+class Does(Fact):
+    """A rank and what it does, where the place is part of what it does."""
+
+    rank: int
+    doing: Fact
+
+
+@dataclass(frozen=True, slots=True)
+class CannotRun(Fact):
+    """The process of a rank cannot run at all."""
+
+    rank: int
+    where: Where | None
+    state: Fact
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen(Fact):
+    """Why a process cannot run: stopped, or in the kernel's uninterruptible sleep."""
+
+    stopped: bool
+    wchan: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelState(Fact):
+    """The kernel's letter for a process, in how many looks."""
+
+    pid: int
+    state: str
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class OnNetworkFileSystem(Fact):
+    """The function of the kernel in which the process sleeps belongs to a network file system."""
+
+    wchan: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotRuledOut(Fact):
+    """What else would look the same; `what` is a key of the words."""
+
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class HoldsInterpreterLock(Fact):
+    """Native code, of a known function or not, keeps the interpreter lock."""
+
+    function: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SeenHoldingLock(Fact):
+    """The thread that holds the interpreter lock; None: the main thread. `samples` 1: and no other thread answered."""
+
+    thread: str | None
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sleeps(Fact):
+    where: Where | None
+
+
+@dataclass(frozen=True, slots=True)
+class InSyscall(Fact):
+    """The system call in which the main thread waits, and what its descriptor is."""
+
+    name: str
+    target: str = ""
+
+
+Wanted = Literal[
+    "open", "open-pipe", "connect", "accept", "answer", "send", "store-answer", "store-send", "pipe-read", "pipe-write",
+    "local-answer", "local-send", "typing", "read", "write", "input", "network-files", "files", "event-loop", "sleep",
+]  # fmt: skip
+"""What a system call waits for outside its process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outside(Fact):
+    """A process waits for something outside itself."""
+
+    wants: Wanted
+    target: str = ""
+    """Address, path, or name of the kernel's function."""
+    call: str | None = None
+    """The library's function that the user's line called."""
+
+
+@dataclass(frozen=True, slots=True)
+class Child(Fact):
+    """A process that a rank started, and what it does as far as that is known."""
+
+    pid: int
+    command: str
+    where: Where | None = None
+    state: Fact | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitsChildren(Fact):
+    """The main thread waits for processes that it started."""
+
+    children: tuple[Child, ...]
+    idle: bool = False
+    """All of them wait for work: what is waited for was lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitsService(Fact):
+    """A well-known call waits for the service behind it."""
+
+    label: str
+    addresses: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StandsIn(Fact):
+    """Where a thread stands, in names: library's function, native function, system call; each where known."""
+
+    where: Where | None = None
+    call: str | None = None
+    innermost: str | None = None
+    """The library's innermost function, where it is another than the one that was called."""
+    native: str | None = None
+    syscall: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Holder(Fact):
+    """The process that holds a file's lock."""
+
+    pid: int
+    relation: Literal["same", "rank", "child", "outside"]
+    rank: int | None = None
+    where: Where | None = None
+    command: str = ""
+    ended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitsFileLock(Fact):
+    path: str
+    kind: str
+    """`flock`, `posix` or `fcntl`."""
+    holder: Holder | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ListedAsWaiting(Fact):
+    """The kernel's own list of locks names the process."""
+
+    pid: int
+    path: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitsLockFile(Fact):
+    """A loop looks at a lock file and sleeps, until somebody takes the file away."""
+
+    path: str | None
+    loop: str = ""
+    """The library's function that does it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Polls(Fact):
+    """A loop of the user's own code that only tests and sleeps. `test` quotes the code."""
+
+    where: Where | None
+    test: str
+    until: Literal["vanishes", "appears", "true"]
+    """The tested path vanishes or appears; or the test is about something else."""
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitsLock(Fact):
+    """The main thread waits for a lock or a signal inside its own process."""
+
+    of: Literal["lock", "handler", "queue-put", "queue-get", "future"] = "lock"
+    suspect: ThreadDied | ThreadStands | None = None
+    """The one thread that should release it, where one is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadStands(Fact):
+    thread: str
+    where: Where | None
+    call: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadDied(Fact):
+    """A thread that nobody hears of any more."""
+
+    thread: str
+    error: str
+    where: Where | None
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitsThread(Fact):
+    """A thread of the rank does not finish, and the main thread waits for it."""
+
+    thread: str
+    call: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Joins(Fact):
+    """The main thread waits at a place for another thread of its own."""
+
+    where: Where | None
+    thread: str
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitsDatabase(Fact):
+    """A statement waits until another connection lets go of the database's file."""
+
+    statement: str
+    """The user's line."""
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitsQueue(Fact):
+    """A queue between processes: full, or empty."""
+
+    way: Literal["put", "get", "flush"]
+    """`flush`: what was put is still to be written by the queue's own thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeepsAlive(Fact):
+    """What keeps the process of a program that is over: a thread, a child process, a queue's own thread, or an exit
+    handler."""
+
+    what: Literal["thread", "child", "feeder", "handler"]
+    name: str = ""
+    pid: int | None = None
+    rank: int | None = None
+    where: Where | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramOver(Fact):
+    """The main thread has left the program; what its process still waits for."""
+
+    awaits: Literal["threads", "children", "queue", "handlers"]
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitsGpu(Fact):
+    rank: int
+    where: Where | None
+
+
+@dataclass(frozen=True, slots=True)
+class XidReported(Fact):
+    """A fault that the GPU's driver wrote into the kernel's log."""
+
+    xid: int
+    gpu: str
+
+
+@dataclass(frozen=True, slots=True)
+class GpuUse(Fact):
+    index: int
+    name: str
+    percent: int
+
+
+@dataclass(frozen=True, slots=True)
+class DriverSilent(Fact):
+    """The driver gives no answer about a GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitsBatch(Fact):
+    """The main thread waits for its data loader."""
+
+    where: Where | None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersStuck(Fact):
+    stuck: int
+    total: int
+    pid: int
+    where: Where | None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStuck(Fact):
+    """A data-loading worker of a rank does not come out of a place."""
+
+    rank: int
+    where: Where | None
+    doing: Fact
+
+
+@dataclass(frozen=True, slots=True)
+class NobodyPrepares(Fact):
+    """No worker prepares the batch that is waited for: some are gone, or all wait for work."""
+
+    declared: int
+    alive: int
+
+
+Phase = Literal[
+    "compiling", "saving", "loading", "checkpoint", "data", "preparing", "importing", "writing", "gpu", "child", "",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Works(Fact):
+    """A rank at work, and what it is busy with."""
+
+    where: Where | None
+    phase: Phase = ""
+    bytes_per_s: float = 0.0
+    child: Child | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Loops(Fact):
+    """A rank is busy in one loop of the user's code, and completes nothing."""
+
+    where: Where | None
+    function: str
+    loop_line: int
+    for_s: float
+    """Since the rank noted anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoopCannotEnd(Fact):
+    """The condition of the loop, quoted; nothing in the loop changes it or leaves the loop."""
+
+    test: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class BeyondRhythm(Fact):
+    """Nothing noted for `for_s`, where one turn of the rank's own work never took longer than `longest_s`."""
+
+    for_s: float
+    longest_s: float
+    every_turn: bool
+    """No condition guards the place: it is passed in every turn."""
+    samples: int

@@ -1,0 +1,139 @@
+"""Ranks of one group whose sequences parted: a call that some skipped, made in addition, or made otherwise."""
+
+from __future__ import annotations
+
+from rankscope.diagnosis import views
+from rankscope.diagnosis.advice import Advice
+from rankscope.diagnosis.blame import Blame, blame
+from rankscope.diagnosis.code import CodeReader
+from rankscope.diagnosis.divergence import Divergence, Side
+from rankscope.diagnosis.facts import Fact
+from rankscope.diagnosis.facts.calls import Called, Extra, Mismatch, Perhaps, Sides, Skipped, WentOn
+from rankscope.diagnosis.finding import Finding, Possibility
+from rankscope.diagnosis.rules.divergence.call_facts import (
+    called,
+    first_difference,
+    now,
+    standing,
+    suspect,
+    waits_in,
+    ways,
+)
+from rankscope.diagnosis.verdict import Where
+from rankscope.diagnosis.waits import State, WaitGraph, members_of
+
+NOBODY = Blame(ranks=(), extra=False, reserved=False, reasons=())
+
+
+def explain_parted(divergence: Divergence, graph: WaitGraph, code: CodeReader) -> Finding:
+    """For sequences that parted, and that no more special cause explains."""
+    decided = NOBODY if _somebody_unseen(divergence, graph) else blame(divergence, graph.states, code)
+    if _is_mismatch(divergence, code):
+        return _mismatched(divergence, decided, graph)
+    return skipped(divergence, decided, graph)
+
+
+def _somebody_unseen(divergence: Divergence, graph: WaitGraph) -> bool:
+    """A rank that is stuck with the others could not be compared, where some have not come to the call: it may be the
+    one that keeps them from it."""
+    compared = {rank for side in divergence.sides for rank in side.ranks}
+    stuck = graph.deadlocked & members_of(divergence.group, graph.states)
+    return bool(stuck - compared) and any(side.event is None for side in divergence.sides)
+
+
+def _is_mismatch(divergence: Divergence, code: CodeReader) -> bool:
+    """Different operations for one another: at the same line, in the two branches of one condition, or one in place of
+    another by how the sequences go on."""
+    made = [side for side in divergence.sides if side.event is not None]
+    if len(made) < 2:
+        return False
+    first, second = made[0], made[1]
+    if first.event is None or second.event is None or not first.event.contradicts(second.event):
+        return False
+    if first.site and second.site and first.site[0] == second.site[0]:
+        return True
+    return code.opposite_branches(first.site, second.site) is not None
+
+
+def _mismatched(divergence: Divergence, decided: Blame, graph: WaitGraph) -> Finding:
+    calls = tuple(called(side, divergence) for side in divergence.sides)
+    culprits = tuple(
+        suspect(graph.states[rank], call, _side_where(side, graph.states[rank]))
+        for side, call in zip(divergence.sides, calls, strict=True)
+        for rank in side.ranks
+        if rank in decided.ranks
+    )
+    return Finding(
+        outcome="hang",
+        cause="collective-mismatch",
+        certainty="proven",
+        culprits=culprits,
+        summary=Mismatch(calls),
+        because=(first_difference(divergence, graph), *calls, *decided.reasons),
+        fix=(Advice("same-call"), Advice("pad-first")),
+        alternatives=(Possibility("collective-skipped", "possible", Perhaps("skipped-before")),),
+        references=("Lightning-AI/pytorch-lightning#7773", "pytorch/pytorch#68803"),
+        ways=() if culprits else ways(divergence),
+        began=_began(divergence),
+    )
+
+
+def _side_where(side: Side, state: State) -> Where | None:
+    return views.where(side.site[0]) if side.site else standing(state)
+
+
+def skipped(divergence: Divergence, decided: Blame, graph: WaitGraph) -> Finding:
+    """Ranks that made a call more, or one fewer, than the rest."""
+    calls = {side.ranks: called(side, divergence) for side in divergence.sides}
+    culprits = []
+    for side in divergence.sides:
+        for rank in side.ranks:
+            if rank in decided.ranks:
+                state = graph.states[rank]
+                at = _side_where(side, state) if decided.extra else standing(state)
+                culprits.append(suspect(state, waits_in(state), at))
+    because: list[Fact] = [first_difference(divergence, graph), *calls.values(), *decided.reasons]
+    because += _went_on(divergence, decided)
+    return Finding(
+        outcome="hang",
+        cause="collective-skipped",
+        certainty="proven",
+        culprits=tuple(culprits),
+        summary=_summary(divergence, decided),
+        because=(*because, now(graph)),
+        fix=(Advice("same-collectives"), Advice("one-rank-works")),
+        alternatives=(Possibility("collective-mismatch", "possible", Perhaps("calls-differ")),),
+        references=("huggingface/accelerate#2690",),
+        ways=() if culprits else ways(divergence),
+        began=_began(divergence),
+    )
+
+
+def _began(divergence: Divergence) -> float | None:
+    """When the ranks parted."""
+    return min((side.event.at for side in divergence.sides if side.event is not None), default=None)
+
+
+def _summary(divergence: Divergence, decided: Blame) -> Fact:
+    calls = tuple(called(side, divergence) for side in divergence.sides)
+    if not decided.ranks:
+        return Sides(calls)
+    odd = next((side for side in divergence.sides if set(side.ranks) <= set(decided.ranks)), divergence.sides[-1])
+    other = next(side for side in divergence.sides if side is not odd)
+    call = called(odd, divergence)
+    if decided.extra and isinstance(call, Called):
+        return Extra(call)
+    if other.event is None:
+        return Sides(calls)
+    at = views.where(other.site[0]) if other.site else None
+    count = odd.count if odd.kind == "skipped" else 1
+    return Skipped(tuple(sorted(decided.ranks)), other.event.op, at, max(count, 1))
+
+
+def _went_on(divergence: Divergence, decided: Blame) -> list[Fact]:
+    """How the sequences go on after the difference, where they do and it is the blamed ranks that differ."""
+    return [
+        WentOn(side.ranks, side.kind, side.count)
+        for side in divergence.sides
+        if side.kind is not None and side.kind != "unclear" and set(side.ranks) <= set(decided.ranks)
+    ]

@@ -1,0 +1,36 @@
+"""Ranks that took different ways: skipped, extra and mismatched calls, uneven data, crossed groups and messages."""
+
+from __future__ import annotations
+
+from rankscope.diagnosis.case import Case
+from rankscope.diagnosis.finding import Finding
+from rankscope.diagnosis.registry import rule
+from rankscope.diagnosis.rules.divergence.deadlock import explain_deadlock
+from rankscope.diagnosis.rules.divergence.ended_apart import explain_skipped_before_end
+from rankscope.diagnosis.rules.divergence.paired import explain_paired_call
+
+
+@rule("collective-skipped", "collective-mismatch", "group-order-cycle", "uneven-data")
+def deadlock(case: Case) -> Finding | None:
+    """Ranks that wait for one another and can never go on."""
+    if not case.knot or case.endings.origin is not None or case.left:
+        return None
+    return explain_deadlock(case.graph, case.evidence)
+
+
+@rule("collective-skipped")
+def skipped_before_end(case: Case) -> Finding | None:
+    """A rank that ended well had skipped a call on its way."""
+    if case.endings.origin is not None:
+        return None
+    found = [explain_skipped_before_end(seen, case.evidence, case.graph) for seen in case.left]
+    known = [finding for finding in found if finding is not None]
+    return known[0] if len(known) == 1 else None
+
+
+@rule("collective-skipped")
+def paired_with_another(case: Case) -> Finding | None:
+    """An extra call that met a later one of the others, who now wait for a rank that has ended."""
+    if not case.left or case.endings.origin is not None:
+        return None
+    return explain_paired_call(case.graph, case.evidence, "proven")

@@ -1,0 +1,194 @@
+"""Where no rule finds anything wrong: `ok` if the job was seen to end well or to go on, otherwise `unknown`.
+
+`ok` is a statement, not the lack of one. Files that show nothing, a process that cannot be read, a rank that stands
+still for a reason nobody could find are unknown: with what was seen, what is missing, and the step that would tell.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rankscope.diagnosis import views
+from rankscope.diagnosis.advice import Advice
+from rankscope.diagnosis.facts import Fact
+from rankscope.diagnosis.facts.recorded import RecordedCall
+from rankscope.diagnosis.facts.seen import (
+    CouldNotRead,
+    EndedWithZero,
+    InUnfinished,
+    LastLinesDiffer,
+    LogsEnd,
+    Looked,
+    NoEndTold,
+    NoLogOf,
+    NoRankNamed,
+    NothingToRead,
+    NotUsed,
+    OneLook,
+    SeenToMove,
+    StoodStill,
+)
+from rankscope.diagnosis.finding import Possibility, Ruling
+from rankscope.diagnosis.rules.offline.log_facts import signs_of_life
+from rankscope.diagnosis.rules.offline.log_phases import phase_of, what_may_keep_it
+from rankscope.diagnosis.rules.offline.log_progress import last_steps, said_done, still_counts
+from rankscope.diagnosis.rules.offline.log_ranks import line_of
+from rankscope.diagnosis.rules.standing.stand import busy, movement
+from rankscope.evidence.model import Evidence, RankEvidence
+
+_MOST_SHOWN = 8
+LOOK_INSIDE = Advice("look-inside")
+READ_AS_USER = (Advice("attach-as-its-user"), Advice("allow-ptrace"))
+
+
+def went_on(seen: RankEvidence) -> bool:
+    """The rank got somewhere between the looks: another line, bytes, a step or call of its own, a collective that
+    completed. Processor time alone is no progress: a rank that waits may spin."""
+    if views.same_stack(seen) is False or views.works_through(seen):
+        return True
+    rate = views.io_rate(seen.processes)
+    if rate is not None and rate >= views.LIFE_IO_BYTES_PER_S:
+        return True
+    times = [*(sample.at for sample in seen.processes), *(sample.at for sample in seen.stacks)]
+    if len(times) < 2:
+        return False
+    begun, ended = min(times), max(times)
+    noted = seen.progress is not None and begun < seen.progress.changed_at <= ended
+    return noted or any(
+        call.completed_at is not None and begun < call.completed_at <= ended for call in seen.collectives
+    )
+
+
+def as_seen(ruling: Ruling, evidence: Evidence) -> Ruling:
+    """A ruling that found nothing wrong, held against what was seen of the job."""
+    if ruling.outcome != "ok":
+        return ruling
+    return _ended_well(ruling, evidence) or _by_looks(ruling, evidence) or _by_logs(ruling, evidence)
+
+
+def _ended_well(ruling: Ruling, evidence: Evidence) -> Ruling | None:
+    codes = {seen.rank: seen.exit.code for seen in evidence.ranks if seen.exit is not None}
+    everybody = {*range(evidence.world_size), *(seen.rank for seen in evidence.ranks)}
+    if not everybody or set(codes) != everybody or any(codes.values()):
+        return None
+    return replace(ruling, summary=EndedWithZero(len(everybody)))
+
+
+def _by_looks(ruling: Ruling, evidence: Evidence) -> Ruling | None:
+    """By stacks, processes and dumps; None where there are none."""
+    ranks = [seen for seen in evidence.ranks if views.alive(seen)]
+    if not any(seen.stacks or seen.processes or seen.collectives for seen in ranks):
+        return None
+    looked = tuple(
+        Looked(seen.rank, views.current_where(seen), movement(seen))
+        for seen in ranks[:_MOST_SHOWN]
+        if seen.stacks or seen.processes
+    )
+    if all(map(went_on, ranks)):
+        on = SeenToMove(tuple(seen.rank for seen in ranks))
+        return replace(ruling, certainty="likely", summary=on, because=looked)
+    unread = could_not_read(ranks)
+    if unread is not None:
+        return unknown(ruling, unread, looked, READ_AS_USER)
+    if any(len(seen.stacks) > 1 or len(seen.processes) > 1 for seen in ranks):
+        return unknown(ruling, stood_still(ranks), looked, (Advice("watch-it-longer"), Advice("run-with-rankscope")))
+    unfinished = _unfinished(evidence)
+    missing = (Advice("stacks-twice"),) if any(seen.stacks for seen in ranks) else (LOOK_INSIDE, Advice("give-logs"))
+    return unknown(ruling, OneLook(tuple(unfinished)), tuple(unfinished.values())[:_MOST_SHOWN], missing)
+
+
+def _by_logs(ruling: Ruling, evidence: Evidence) -> Ruling:
+    good = said_done(evidence) or still_counts(evidence)
+    if good is not None:
+        return replace(ruling, certainty="possible", summary=good, because=(good,))
+    return _silent(ruling, evidence) or _without_ranks(ruling, evidence)
+
+
+def _silent(ruling: Ruling, evidence: Evidence) -> Ruling | None:
+    """Logs of ranks that end without a word of the end: the job may stand, or be gone."""
+    signs = [sign for sign in signs_of_life(evidence) if sign.rank is not None]
+    if not signs:
+        return None
+    phases = {seen.rank: phase_of(seen.log) for seen in evidence.ranks if seen.log is not None and seen.log.lines}
+    phase = next(iter(phases.values())) if len(set(phases.values())) == 1 else phases[signs[-1].rank or 0]
+    ranks = tuple(sorted(phases))
+    ahead = tuple(rank for rank in ranks if phases[rank] == phase)
+    behind = tuple(rank for rank in ranks if phases[rank] != phase)
+    unheard = tuple(rank for rank in range(evidence.world_size) if rank not in phases)
+    ages = [sign.ago_s for sign in signs if sign.ago_s is not None]
+    steps = last_steps(evidence)
+    because: list[Fact] = [line_of(sign, sign.rank or 0) for sign in sorted(signs, key=lambda sign: sign.rank or 0)]
+    because = [
+        *because[:_MOST_SHOWN],
+        *([steps] if steps is not None else []),
+        *([LastLinesDiffer(behind, ahead)] if behind else []),
+        *([NoLogOf(unheard)] if unheard else []),
+        NoEndTold(),
+    ]
+    silent = LogsEnd(ranks, min(ages, default=None), phase)
+    next_steps = (LOOK_INSIDE, Advice("let-torch-dump"), Advice("run-with-rankscope"))
+    return unknown(ruling, silent, tuple(because), next_steps, what_may_keep_it(phase))
+
+
+def _without_ranks(ruling: Ruling, evidence: Evidence) -> Ruling:
+    unused = tuple(NotUsed(text) for text in evidence.refused[:_MOST_SHOWN])
+    if evidence.log is None or not evidence.log.lines:
+        what = NothingToRead(len(evidence.refused))
+        return unknown(ruling, what, unused, (Advice("what-diagnose-reads"), Advice("run-with-rankscope")))
+    steps = last_steps(evidence)
+    because = (*unused, *((steps,) if steps is not None else ()))
+    what_log = NoRankNamed(evidence.log.lines, evidence.log.files[:3])
+    return unknown(ruling, what_log, because, (Advice("give-rank-logs"), Advice("prefix-output")))
+
+
+def unknown(
+    ruling: Ruling,
+    what: Fact,
+    because: tuple[Fact, ...],
+    next_steps: tuple[Advice, ...],
+    alternatives: tuple[Possibility, ...] = (),
+) -> Ruling:
+    """What was seen does not tell; `next_steps` say how to get what is missing."""
+    return replace(
+        ruling,
+        outcome="unknown",
+        cause=None,
+        certainty="possible",
+        summary=what,
+        culprits=(),
+        victims=(),
+        because=because,
+        fix=(),
+        alternatives=alternatives or ruling.alternatives,
+        next=next_steps,
+    )
+
+
+def could_not_read(ranks: list[RankEvidence]) -> CouldNotRead | None:
+    """Ranks of which nothing shows what they do, with the reason that the reader gave."""
+    blind = [seen for seen in ranks if not seen.stacks and not seen.collectives and not went_on(seen)]
+    # Without a process to look at, nobody tried: the files that were given hold no stacks.
+    tried = [seen for seen in blind if seen.processes and "stacks" in seen.missing]
+    if not tried:
+        return None
+    return CouldNotRead(tuple(seen.rank for seen in tried), tried[0].missing["stacks"])
+
+
+def stood_still(ranks: list[RankEvidence]) -> StoodStill:
+    still = [seen for seen in ranks if not went_on(seen)]
+    return StoodStill(
+        tuple(seen.rank for seen in still if not busy(seen)),
+        tuple(seen.rank for seen in still if busy(seen)),
+        tuple(seen.rank for seen in ranks if seen not in still),
+    )
+
+
+def _unfinished(evidence: Evidence) -> dict[int, Fact]:
+    """Rank → the collective that it was in."""
+    found: dict[int, Fact] = {}
+    for seen in evidence.ranks:
+        for call in seen.collectives[-1:]:
+            if not call.retired and call.state != "completed":
+                at = views.where(views.innermost_user_frame(call.frames))
+                found[seen.rank] = InUnfinished(seen.rank, RecordedCall(call.op, call.seq, call.group, at))
+    return found
