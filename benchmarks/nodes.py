@@ -153,7 +153,7 @@ def _open(store: Any, node: int, nodes: int, ranks: int, seen: Evidence) -> Exch
         ranks=tuple(range(node * ranks, (node + 1) * ranks)),
         attempt_key="mark",
         collect=lambda _trigger: seen,
-        on_ruling=lambda *_: None,
+        hand_over=lambda _ruled: None,
         note=print,
         holds_store=node == 0,
     )

@@ -56,7 +56,7 @@ def _check(arguments: list[str]) -> int:
 
 
 def _gpus(arguments: list[str]) -> int:
-    from rankscope.report.gpu_table import gpus_command
+    from rankscope.commands.gpus import gpus_command
 
     return gpus_command(arguments)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any
 
-from rankscope.evidence.mask import mask_environment
+from rankscope.mask import mask_environment
 
 NAMES = frozenset(
     {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "OMP_NUM_THREADS", "DDP_BACKEND"}

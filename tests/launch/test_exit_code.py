@@ -1,34 +1,72 @@
-"""The exit code of a run that was stopped while its culprit was failing, or hung."""
+"""The exit code of a run, rule by rule."""
 
 from __future__ import annotations
 
-from rankscope.diagnosis.verdict import Culprit, Outcome, Verdict
-from rankscope.evidence.model import Exit
-from rankscope.launch.exit_code import own_exit_code
-from rankscope.launch.job import Job, RankProcess
+from dataclasses import replace
+
+import pytest
+from run_events import verdict
+
+from rankscope.diagnosis.verdict import Outcome
+from rankscope.launch.events import End, Reason
+from rankscope.launch.exit_code import exit_code
+
+STOPPED = End(0, -15, 2.0, by_launcher=True)
 
 
-def ended_job(*ends: Exit) -> Job:
-    job = Job.__new__(Job)
-    job.nodes = None
-    job.ranks = [RankProcess(rank, rank, 100 + rank, 0.0, lambda: None, end) for rank, end in enumerate(ends)]
-    return job
+def code(
+    outcome: Outcome,
+    *ends: End,
+    stopped_for: Reason | None = None,
+    signal: int | None = None,
+    several: bool = False,
+    elsewhere: dict[int, int | None] | None = None,
+) -> int:
+    """Rank 1 is the culprit."""
+    said = replace(verdict(outcome), exit_codes=elsewhere or {})
+    return exit_code(said, ends, stopped_for=stopped_for, signal=signal, several_nodes=several)
 
 
-def code(outcome: Outcome, *ends: Exit) -> int:
-    """Rank 1 is the culprit, and the run was stopped for a hang."""
-    culprit = Culprit(rank=1, host="node", pid=101, process="rank", where=None, doing="")
-    verdict = Verdict(1, outcome, "exception", "proven", (culprit,), (0,), "", (), ())
-    return own_exit_code(ended_job(*ends), verdict, stopped_for_hang=True, interrupted_by=None)
+def test_run_whose_ranks_all_ended_with_0_ends_with_0() -> None:
+    assert code("ok", End(0, 0), End(1, 0)) == 0
+    assert code("nan", End(0, 0), End(1, 0)) == 0, "reported, and nothing was stopped"
 
 
-STOPPED = Exit(-15, 2.0, by_launcher=True)
+def test_code_of_the_culprit_is_kept_though_a_victim_failed_first() -> None:
+    assert code("crash", End(0, 1, 1.0), End(1, 42, 2.0)) == 42
+    assert code("crash", End(0, 1, 1.0), End(1, -11, 2.0)) == 139
 
 
-def test_a_culprit_that_failed_by_itself_while_the_run_was_stopped_keeps_its_code() -> None:
-    assert code("crash", STOPPED, Exit(3, 1.0, by_launcher=False)) == 3
+def test_culprit_that_left_with_0_leaves_the_code_of_the_first_victim() -> None:
+    assert code("crash", End(0, 6, 3.0), End(1, 0, 1.0), End(2, 5, 2.0)) == 5
 
 
-def test_a_culprit_that_had_to_be_stopped_leaves_the_code_of_a_hang() -> None:
-    assert code("crash", STOPPED, STOPPED) == 75
-    assert code("hang", STOPPED, Exit(3, 1.0, by_launcher=False)) == 75
+def test_culprit_that_failed_by_itself_while_the_run_was_stopped_keeps_its_code() -> None:
+    assert code("crash", STOPPED, End(1, 3, 1.0), stopped_for="hang") == 3
+
+
+def test_culprit_that_had_to_be_stopped_leaves_the_code_of_a_hang() -> None:
+    assert code("crash", STOPPED, replace(STOPPED, rank=1), stopped_for="hang") == 75
+    assert code("hang", STOPPED, End(1, 3, 1.0), stopped_for="hang") == 75
+    assert code("hang", End(0, 0, by_launcher=True), End(1, 0, by_launcher=True), stopped_for="hang") == 75
+
+
+@pytest.mark.parametrize("outcome", ["nan", "corrupt"])
+def test_run_stopped_for_its_numbers_ends_with_76(outcome: Outcome) -> None:
+    assert code(outcome, STOPPED, replace(STOPPED, rank=1), stopped_for="numbers") == 76
+
+
+@pytest.mark.parametrize("final", [End(0, 0), STOPPED, End(0, 3)])
+def test_run_that_a_signal_cut_short_ends_with_that_signal(final: End) -> None:
+    assert code("interrupted", final, signal=15) == 143
+    assert code("ok", End(0, 0), signal=2) == 130
+
+
+def test_culprit_of_another_node_gives_its_code_to_all_nodes() -> None:
+    assert code("crash", End(4, 1, 1.0), several=True, elsewhere={1: 9}) == 9
+    assert code("crash", End(4, 0), several=True, stopped_for="failure", elsewhere={1: -9}) == 137
+
+
+def test_run_of_which_nothing_is_known_does_not_end_with_0() -> None:
+    assert code("unknown", STOPPED) == 1
+    assert code("unknown") == 1

@@ -14,13 +14,13 @@ from typing import Any
 import pynvml
 import pytest
 
+from rankscope.commands.gpus import gpus_command
 from rankscope.errors import UsageError
 from rankscope.evidence import gpu_state
 from rankscope.evidence.gpu_state import GpuProcess, GpuState, read_gpu_states, xids_by_bus
 from rankscope.launch import options
 from rankscope.launch.beforehand import place_on_gpus
 from rankscope.launch.gpu_choice import Wish, choose, choose_gpus, parse_wish, visible_indices
-from rankscope.report.gpu_table import gpus_command
 
 GIB = 1 << 30
 

@@ -19,9 +19,10 @@ import pytest
 from conftest import COMMAND, Rankscope, Started, kill, wait_until
 from namespaces import Host, hosts, why_not
 from rankscope.diagnosis.verdict import Verdict
+from rankscope.door import Door, knock
 from rankscope.evidence.model import Call, Collective, Evidence, NodeEvidence, Progress, RankEvidence
+from rankscope.launch.events import Ruled, TellNodes
 from rankscope.launch.nodes.channel import serves
-from rankscope.launch.nodes.door import Door, knock
 from rankscope.launch.nodes.exchange import Exchange
 from rankscope.launch.nodes.opening import open_exchange
 from rankscope.launch.nodes.parcel import FULL_NODES, LEAST, NEWEST, merge, pack, travelling, unpack
@@ -271,7 +272,7 @@ class Team:
         from torch._C._distributed_c10d import TCPStore
 
         self.store = TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=20), wait_for_workers=False)
-        self.rulings: dict[int, list[tuple[str, bool, bool, str]]] = {number: [] for number in range(count)}
+        self.rulings: dict[int, list[Ruled]] = {number: [] for number in range(count)}
         self.notes: list[str] = []
         self.nodes: list[Exchange] = []
         for number in range(count):
@@ -283,9 +284,7 @@ class Team:
                 ranks=(number,),
                 attempt_key="mark",
                 collect=lambda _trigger, number=number: evidence(rank(number, f"node-{number}"), world=count),  # type: ignore[misc]
-                on_ruling=lambda verdict, stop, hang, by, number=number: self.rulings[number].append(  # type: ignore[misc]
-                    (verdict.headline, stop, hang, by)
-                ),
+                hand_over=self.rulings[number].append,
                 note=self.notes.append,
                 holds_store=number == 1,
             )
@@ -322,9 +321,10 @@ def test_one_look_brings_the_evidence_of_all_nodes_and_one_ruling_reaches_all() 
         assert [found.rank for found in numbers.ranks] == [0, 1, 2]
         assert speaker.look_wanted() is None
         verdict = Verdict(1, "hang", "rank-left", "proven", (), (), "rank 2 left.", (), ())
-        speaker.rule(verdict, stop=True, hang=True)
+        speaker.rule(TellNodes(verdict, stop=True, reason="signal", signal=15))
         assert wait_until(lambda: bool(team.rulings[0] and team.rulings[2]), 30.0)
-        assert team.rulings == {number: [("rank 2 left.", True, True, "node-1")] * (number != 1) for number in range(3)}
+        heard = Ruled(verdict, stop=True, reason="signal", signal=15, speaker="node-1")
+        assert team.rulings == {number: [heard] * (number != 1) for number in range(3)}
     finally:
         team.close()
     assert team.notes == []

@@ -27,6 +27,7 @@ OURS = {
     "comm_debug",
     "gpus",
     "on_nan",
+    "on_corrupt",
     "wait",
 }
 
@@ -134,7 +135,7 @@ def test_everything_after_the_script_is_the_scripts(tmp_path: Path) -> None:
     assert parsed.torch.training_script_args == rest
     assert parsed.torch.nproc_per_node == "2"
     assert (parsed.run_dir, parsed.json, parsed.probe, parsed.on_hang) == (None, False, True, "auto")
-    assert parsed.on_nan == "report"
+    assert (parsed.on_nan, parsed.on_corrupt) == ("report", "report")
     expected, got = both(["--nproc-per-node", "2", script, *rest])
     assert got == expected
 

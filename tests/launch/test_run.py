@@ -226,4 +226,24 @@ def test_ranks_that_answer_sigterm_with_a_good_end_were_interrupted_all_the_same
     started.shows("ready")
     os.kill(started.process.pid, signal.SIGTERM)
     ended = started.wait(20.0)
-    assert (ended.code, ended.verdict["outcome"]) == (0, "interrupted")
+    assert (ended.code, ended.verdict["outcome"], ended.verdict["exit_codes"]) == (143, "interrupted", {"0": 0})
+
+
+def test_what_fails_inside_the_probe_is_told_beside_the_verdict(rankscope: Rankscope) -> None:
+    """As its comments promise: what it swallows is shown in the report, and so is a start of it that failed."""
+    script = rankscope.script(
+        """
+        import os
+        from rankscope.probe.page import own_pages
+        own_pages[0].error("hook of all_reduce: KeyError: 'x'")
+        with open(os.environ["RANKSCOPE_PROBE_ERRORS"], "a") as file:
+            file.write("77: the probe did not start: OSError: no space\\n")
+        """
+    )
+    ended = rankscope.run(script)
+    assert (ended.code, ended.verdict["outcome"]) == (0, "ok")
+    assert [note for note in ended.verdict["notes"] if "probe" in note] == [
+        "rankscope's probe failed in ranks 0, 1, the program did not: hook of all_reduce: KeyError: 'x'",
+        "rankscope's probe failed, the program did not: 77: the probe did not start: OSError: no space",
+    ]
+    assert "hook of all_reduce" in ended.err.decode()

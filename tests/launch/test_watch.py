@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from rankscope.evidence.model import Evidence, RankEvidence
-from rankscope.launch import watch
+from rankscope.launch import vital_signs, watch
+from rankscope.launch.events import Event, Looked
 from rankscope.launch.watch import Watcher
 
 
@@ -33,26 +33,24 @@ def test_rank_that_reaches_the_threshold_during_a_look_is_looked_at_again(monkey
         gather=gather,
         nodes=None,
         attempt=0,
-        pages=Path(),
+        page_of=lambda _process: None,
+        pages_of_ranks=dict,
         stopping=False,
         stall_after_s=None,
         pump=SimpleNamespace(blocked_s=0.0),
     )
     pace: Any = SimpleNamespace(glance=lambda *_: None)
-    watcher = Watcher(job, 30.0, _ignored, _ignored, _ignored, _ignored, _ignored, pace)
-    monkeypatch.setattr(watch, "conclude", lambda _evidence: SimpleNamespace(outcome="ok"))
-    monkeypatch.setattr(watch, "find_page", lambda *_: None)
-    monkeypatch.setattr(watch, "busy_processes", lambda _since: "no GPU")
-    monkeypatch.setattr(watch, "pulse", _gone)
+    seen: list[Event] = []
+    watcher = Watcher(job, 30.0, pace, seen.append)
+    monkeypatch.setattr(watch, "examine", lambda _evidence: SimpleNamespace(outcome="ok"))
+    monkeypatch.setattr(vital_signs, "busy_processes", lambda _since: "no GPU")
+    monkeypatch.setattr(vital_signs, "pulse", _gone)
     watcher._episode = watch._Episode(since=process.life_at, next_look=float("inf"))
     for _ in range(4):
         watcher._episode.next_look = float("inf")
         watcher._glance(time.time())
     assert len(looks) == 2
-
-
-def _ignored(*_arguments: Any) -> None:
-    pass
+    assert [type(event) for event in seen] == [Looked, Looked]
 
 
 def _gone(*_arguments: Any, **_options: Any) -> None:

@@ -17,7 +17,7 @@ import msgspec
 from rankscope.checks.model import CheckReport, Findings, Flaw, StepResult, result
 from rankscope.checks.say import ended, summary
 from rankscope.errors import UsageError
-from rankscope.launch.environment import versions
+from rankscope.versions import versions
 
 SCHEMA = 1
 STEPS = {

@@ -15,11 +15,11 @@ from typing import Any
 
 import msgspec
 
+from rankscope.addresses import own_address
 from rankscope.checks.model import Findings, Flaw
 from rankscope.checks.team import as_rank, own_limit, run_team, standing_in
 from rankscope.checks.world import World, join, leave, place_of, wait_for
-from rankscope.launch.nodes.channel import own_address
-from rankscope.launch.nodes.door import Door, knock
+from rankscope.door import Door, knock
 
 LIMIT_S = 30.0
 PAIR_LIMIT_S = 8.0

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import socket
-import struct
 import sys
 from collections.abc import Mapping
 
+from rankscope.addresses import interface_of
 from rankscope.checks.model import Findings, Flaw, joined
 from rankscope.checks.team import as_rank, own_limit, run_team
 from rankscope.checks.world import clock_flaws, is_rank, join, leave, place_of, stray_variables
 
 LIMIT_S = 20.0
 CONNECT_S = 5.0
-_SIOCGIFADDR = 0x8915
 
 
 def check_network(environment: Mapping[str, str], limit_s: float = LIMIT_S) -> Findings:
@@ -140,18 +138,6 @@ def _source_address(target: str) -> str | None:
             return str(probe.getsockname()[0])
     except OSError:
         return None
-
-
-def interface_of(address: str) -> str | None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            try:
-                answer = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-            except OSError:
-                continue  # it has no IPv4 address
-            if socket.inet_ntoa(answer[20:24]) == address:
-                return name
-    return None
 
 
 def _is_ours(address: str) -> bool:

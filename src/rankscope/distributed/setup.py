@@ -13,7 +13,7 @@ from rankscope.distributed import nccl
 from rankscope.distributed.agreement import everybody_says, first_word, open_store
 from rankscope.distributed.environment import Place, read_place
 from rankscope.distributed.failures import BadDevice, NoGroup, NoProof, NoRendezvous, SetupFailed
-from rankscope.evidence.mask import mask_environment
+from rankscope.mask import mask_environment
 
 if TYPE_CHECKING:
     import torch

@@ -15,7 +15,6 @@ from rankscope.errors import EvidenceError
 from rankscope.evidence import flight, gpus, kernel, pages, procfs, sources, stacks, tracebacks
 from rankscope.evidence.comm_logs import comm_lines
 from rankscope.evidence.installed_program import with_program
-from rankscope.evidence.mask import mask_text
 from rankscope.evidence.model import (
     SCHEMA,
     ChildProcess,
@@ -29,6 +28,7 @@ from rankscope.evidence.model import (
     StackSample,
 )
 from rankscope.evidence.worker_socket import read_recorder
+from rankscope.mask import mask_text
 from rankscope.probe.signals import STACK_SIGNAL
 
 NEWEST_CALLS = 1500

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rankscope.evidence.mask import mask_text
+from rankscope.mask import mask_text
 
 _TAIL_BYTES = 1 << 20
 _MOST_LINES = 40

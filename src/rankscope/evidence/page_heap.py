@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rankscope.evidence.mask import mask_text
 from rankscope.evidence.model import EarlierException, Frame, Group, NonFinite, RaisedException
+from rankscope.mask import mask_text
 from rankscope.probe import page as layout
 from rankscope.whose_code import is_user_file
 

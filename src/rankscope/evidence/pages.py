@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rankscope.errors import EvidenceError
-from rankscope.evidence.mask import mask_text
 from rankscope.evidence.model import (
     Call,
     Checksum,
@@ -22,6 +21,7 @@ from rankscope.evidence.model import (
 )
 from rankscope.evidence.page_heap import Heap, frames_of
 from rankscope.evidence.stages import read_stages
+from rankscope.mask import mask_text
 from rankscope.probe import page as layout
 from rankscope.probe.listener import RECORD
 

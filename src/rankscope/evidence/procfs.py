@@ -17,10 +17,10 @@ from rankscope.evidence.descriptors import (
     unsent_bytes,
     waited_lock,
 )
-from rankscope.evidence.mask import mask_arguments, mask_environment
 from rankscope.evidence.model import ProcessSample
 from rankscope.evidence.tcp_bytes import network_bytes
 from rankscope.evidence.time_limit import call_within
+from rankscope.mask import mask_arguments, mask_environment
 
 T = TypeVar("T")
 READ_LIMIT_S = 1.0

@@ -6,9 +6,9 @@ import os
 import stat
 from collections.abc import Iterable
 
-from rankscope.evidence.mask import mask_code
 from rankscope.evidence.model import Frame, Source
 from rankscope.evidence.time_limit import call_within
+from rankscope.mask import mask_code
 
 MAX_BYTES = 256 * 1024
 READ_LIMIT_S = 2.0

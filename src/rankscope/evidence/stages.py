@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TypedDict
 
 from rankscope.errors import EvidenceError
-from rankscope.evidence.mask import mask_text
 from rankscope.evidence.model import Progress, Stage
 from rankscope.evidence.page_heap import Heap
+from rankscope.mask import mask_text
 from rankscope.probe import page as layout
 
 NEWEST = 64

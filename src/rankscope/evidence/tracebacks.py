@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from rankscope.evidence.mask import mask_text
 from rankscope.evidence.model import EarlierException, Frame, RaisedException
+from rankscope.mask import mask_text
 from rankscope.whose_code import is_user_file
 
 _MAX_MESSAGE_LINES = 60

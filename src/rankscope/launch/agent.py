@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
@@ -14,32 +14,36 @@ from torch.distributed.elastic.multiprocessing import PContext, SignalException
 from torch.distributed.elastic.multiprocessing.api import MultiprocessContext, SubprocessContext
 
 from rankscope.launch.departures import Departures
+from rankscope.launch.events import RanksStopped, Signalled, Started
 from rankscope.launch.job import Job, RankProcess
 from rankscope.launch.nodes.channel import ChannelLost
 from rankscope.launch.nodes.opening import open_exchange
 from rankscope.launch.process_tree import become_subreaper, kill_descendants, reap_orphans
 from rankscope.launch.supervisor import Supervisor
-from rankscope.report import live
 
 _GRACE_AFTER_CTRL_C_S = 5
 _GRACE_OF_THE_STUCK_S = 5
 _WATCH_S = 0.4
 """Between two looks at ranks of which none has ended, beside elastic's own interval."""
-_SAME_SIGNAL_S = 0.25
-"""`timeout` and schedulers send a signal to the process and to its group: that is one request, not two."""
 
 
 class ScopeAgent(LocalElasticAgent):
-    """`supervisor` is told of starts and asked before stops; everything else is torch's own."""
+    """`supervisor` is told of starts, stops and signals, and holds stops back; everything else is torch's own."""
 
     def __init__(self, *args: Any, supervisor: Supervisor, job: Job, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._supervisor = supervisor
         self._job = job
-        self._signalled_at = 0.0
         self._departures = Departures()
-        supervisor.wake_agent = self._departures.wake
-        supervisor.restarts_left = lambda: self._remaining_restarts
+        self._asked: Literal["stop", "restart"] | None = None
+        supervisor.serve(self)
+
+    def ask_to_stop(self, *, restart: bool) -> None:
+        self._asked = "restart" if restart else "stop"
+        self._departures.wake()
+
+    def interrupt(self, number: int) -> None:
+        raise SignalException(f"process {os.getpid()} got signal {number}", signal.Signals(number))
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         become_subreaper()
@@ -61,6 +65,15 @@ class ScopeAgent(LocalElasticAgent):
                 )
                 for worker in worker_group.workers
             ],
+        )
+        self._asked = None
+        self._supervisor.feed(
+            Started(
+                attempt,
+                self._job.world_size,
+                self._remaining_restarts,
+                several_nodes=(worker_group.group_world_size or 1) > 1,
+            )
         )
         self._departures.expect(pids.values())
         self._take_over_closing(context)
@@ -86,7 +99,7 @@ class ScopeAgent(LocalElasticAgent):
                 ranks=tuple(worker.global_rank for worker in worker_group.workers),
                 attempt_key=f"rankscope/attempt/{attempt}" if static else "rankscope/attempt",
                 collect=self._job.collect,
-                on_ruling=self._supervisor.ruled,
+                hand_over=self._supervisor.feed,
                 note=self._job.note_problem,
             )
         except (ChannelLost, RuntimeError, OSError) as error:
@@ -97,56 +110,38 @@ class ScopeAgent(LocalElasticAgent):
         close = context.close
 
         def close_with_evidence(death_sig: signal.Signals | None = None, timeout: int = 30) -> None:
-            self._supervisor.before_stop()
+            hurry = self._supervisor.hold_back()
             if death_sig == signal.SIGINT:
                 # A rank inside a collective never sees Ctrl-C; one that can, may clean up.
                 _ask_to_end(self._job.living(), _GRACE_AFTER_CTRL_C_S)
                 death_sig = signal.SIGTERM
-            if self._supervisor.stopped_for_hang or self._supervisor.stopped_for_nan:
-                timeout = min(timeout, _GRACE_OF_THE_STUCK_S)
-            close(death_sig, timeout)
+            close(death_sig, min(timeout, _GRACE_OF_THE_STUCK_S) if hurry else timeout)
             self._job.poll()
             kill_descendants(os.getpid())
             reap_orphans({process.pid for process in self._job.ranks})
+            self._supervisor.feed(RanksStopped())
 
         context.close = close_with_evidence  # type: ignore[method-assign]
 
     def _take_over_signals(self) -> None:
-        """The first signal stops the job in order; the second one at once."""
         for name in os.environ.get("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT").split(","):
             number = getattr(signal, name.strip(), None)
             if isinstance(number, signal.Signals):
                 signal.signal(number, self._signalled)
 
     def _signalled(self, number: int, _frame: Any) -> None:
-        now = time.monotonic()
-        if self._supervisor.interrupted_by is not None and now - self._signalled_at < _SAME_SIGNAL_S:
-            return
-        if self._supervisor.interrupted_by is not None:
-            live.say("stopped at once")
-            self._job.poll()  # who had ended before that did so by itself
-            self._job.stopping = True
-            kill_descendants(os.getpid())
-            self._job.poll()
-            self._supervisor.write(self._supervisor.verdict())
-            os._exit(128 + number)
-        self._signalled_at = now
-        self._supervisor.interrupted(number)
-        live.say(f"{signal.Signals(number).name}: taking a last look, then stopping the ranks (again: stop at once)")
-        raise SignalException(f"process {os.getpid()} got signal {number}", signal.Signals(number))
+        self._supervisor.feed(Signalled(number, time.monotonic(), self._job.ends()))
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
-        if not self._supervisor.stop_requested:
+        if self._asked is None:
             self._departures.wait(_WATCH_S)
-        if self._supervisor.stop_requested:
-            self._supervisor.stop_requested = False
-            if not self._supervisor.restarts_hangs or self._supervisor.stopped_for_nan:
-                self._remaining_restarts = 0
-            elif self._remaining_restarts > 0:
-                self._supervisor.stopped_for_hang = False
-            return RunResult(state=WorkerState.UNHEALTHY)
-        result: RunResult = super()._monitor_workers(worker_group)
-        return result
+        if self._asked is None:
+            result: RunResult = super()._monitor_workers(worker_group)
+            return result
+        if self._asked == "stop":
+            self._remaining_restarts = 0
+        self._asked = None
+        return RunResult(state=WorkerState.UNHEALTHY)
 
 
 def _poller(context: PContext, local_rank: int) -> Callable[[], int | None]:

@@ -8,23 +8,23 @@ import os
 import shutil
 import socket
 import sys
-import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from rankscope.diagnosis.codec import verdict_to_json
-from rankscope.diagnosis.verdict import Culprit, Verdict
+from rankscope.diagnosis.verdict import Verdict
 from rankscope.errors import UsageError
 from rankscope.launch import beforehand, comm_debug, environment, folder, limits, options, program
-from rankscope.launch.exit_code import own_exit_code
 from rankscope.launch.job import Job
 from rankscope.launch.output import OutputPump
+from rankscope.launch.run_state import Policy
 from rankscope.launch.sinks import LogFile
 from rankscope.launch.stage_teller import StageTeller
 from rankscope.launch.supervisor import Supervisor
 from rankscope.report import live, terminal
+from rankscope.versions import versions
 
 
 def launch(arguments: list[str], pages_path: str) -> int:
@@ -39,13 +39,18 @@ def launch(arguments: list[str], pages_path: str) -> int:
     program.name_program(chosen.torch)
     several = socket.gethostname() if config.max_nodes > 1 else None
     run_folder = folder.make_run_folder(chosen.run_dir, chosen.torch.training_script, several)
-    versions = environment.versions()
+    installed = versions()
     command = ["rankscope", "run", *arguments]
     folder.describe_run(
         run_folder,
         command,
-        versions,
-        {"on_hang": chosen.on_hang, "on_nan": chosen.on_nan, "stall_after_s": chosen.stall_after_s},
+        installed,
+        {
+            "on_hang": chosen.on_hang,
+            "on_nan": chosen.on_nan,
+            "on_corrupt": chosen.on_corrupt,
+            "stall_after_s": chosen.stall_after_s,
+        },
     )
     pages = Path(pages_path) if chosen.probe else None
     prepared = [
@@ -59,12 +64,12 @@ def launch(arguments: list[str], pages_path: str) -> int:
         if line is not None:
             live.say(line)
     pump = OutputPump(sys.stdout.buffer, sys.stderr.buffer)
-    job = Job(run_folder, pages, tuple(command), versions, pump)
-    supervisor = Supervisor(job, chosen.on_hang, chosen.stall_after_s, chosen.on_nan)  # type: ignore[arg-type]
-    supervisor.last_word = lambda: _conclude(job, supervisor, None, chosen.json)
+    job = Job(run_folder, pages, tuple(command), installed, pump)
+    policy = Policy(chosen.on_hang, chosen.on_nan, chosen.on_corrupt)
+    supervisor = Supervisor(job, policy, chosen.stall_after_s, lambda last: _show(last, run_folder, chosen.json))
     teller = StageTeller(job, chosen.stages, _stage_sink(run_folder), live.say)  # type: ignore[arg-type]
     failure = _launch(config, entry, entry_arguments, chosen, job, supervisor, teller)
-    return _conclude(job, supervisor, failure, chosen.json)
+    return supervisor.conclude(failure)
 
 
 def _launch(
@@ -152,64 +157,11 @@ def _label(config: Any) -> str:
     return "GPU" if config.max_nodes == 1 and 0 < config.nproc_per_node <= devices else "R"
 
 
-def _conclude(job: Job, supervisor: Supervisor, failure: BaseException | None, as_json: bool) -> int:
-    if failure is not None and not job.ranks:
-        verdict, code = _never_started(failure), 1
-    else:
-        verdict = supervisor.verdict()
-        code = own_exit_code(
-            job,
-            verdict,
-            stopped_for_hang=supervisor.stopped_for_hang,
-            stopped_for_nan=supervisor.stopped_for_nan,
-            interrupted_by=supervisor.interrupted_by,
-        )
-    supervisor.write(verdict)
+def _show(verdict: Verdict, run_folder: Path, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(verdict_to_json(verdict).decode() + "\n")
     if verdict.outcome != "ok" or verdict.notes:
         width = shutil.get_terminal_size((100, 24)).columns
         color = terminal.use_color(sys.stderr)
-        text = terminal.render(verdict, color=color, width=max(60, min(width, 140)), folder=str(job.folder))
+        text = terminal.render(verdict, color=color, width=max(60, min(width, 140)), folder=str(run_folder))
         sys.stderr.write(text.rstrip("\n") + "\n")
-    return code
-
-
-def _never_started(failure: BaseException) -> Verdict:
-    """The launch itself failed: rendezvous, port, address."""
-    message = " ".join(str(failure).split())[:300] or type(failure).__name__
-    low = message.lower()
-    if "address already in use" in low or "eaddrinuse" in low:
-        cause, fix = (
-            "port-in-use",
-            "choose another port with --master-port or --rdzv-endpoint, or end who holds it",
-        )
-    elif any(text in low for text in ("resolv", "name or service", "timed out", "connect", "unreachable")):
-        cause, fix = (
-            "address-unreachable",
-            "check --rdzv-endpoint or --master-addr: does the name resolve, does it answer?",
-        )
-    else:
-        cause, fix = "exception", "see the message; it comes from torch's launcher"
-    return Verdict(
-        schema=1,
-        outcome="crash",
-        cause=cause,
-        certainty="likely",
-        culprits=(
-            Culprit(
-                rank=None,
-                host=None,
-                pid=os.getpid(),
-                process="launcher",
-                where=None,
-                doing="starting the ranks",
-            ),
-        ),
-        victims=(),
-        headline=f"the ranks could not be started: {message}",
-        because=(f"{type(failure).__name__}: {message}",),
-        fix=(fix,),
-        started_at=time.time(),
-        ended_at=time.time(),
-    )

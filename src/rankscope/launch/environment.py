@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import os
-import platform
-import sys
-from importlib import metadata
 from pathlib import Path
 
-from rankscope import __version__
 from rankscope.probe.bootstrap import FOLDER_VARIABLE, LAUNCHER_VARIABLE
 
 SITE = Path(__file__).resolve().parent.parent / "probe" / "site"
@@ -24,7 +20,7 @@ def prepare_environment(pages: Path | None) -> list[str]:
     paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path != str(SITE)]
     if pages is not None:
         os.environ[FOLDER_VARIABLE] = str(pages)
-        os.environ["RANKSCOPE_PROBE_ERRORS"] = str(pages / "errors")
+        os.environ["RANKSCOPE_PROBE_ERRORS"] = str(probe_error_file(pages))
         os.environ["PYTHONPATH"] = os.pathsep.join([str(SITE), *paths])
     if not {"TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"} & set(os.environ):
         os.environ["TORCH_FR_BUFFER_SIZE"] = RECORDER_ENTRIES
@@ -35,27 +31,14 @@ def prepare_environment(pages: Path | None) -> list[str]:
     return told
 
 
+def probe_error_file(pages: Path) -> Path:
+    """Where a process says that the probe did not start in it."""
+    return pages / "errors"
+
+
 def limit_threads(processes: int) -> str | None:
     """What torchrun does too, said in one line: one OpenMP thread per rank unless the user chose."""
     if "OMP_NUM_THREADS" in os.environ or processes <= 1:
         return None
     os.environ["OMP_NUM_THREADS"] = "1"
     return "OMP_NUM_THREADS=1 for each rank, as torchrun does; set it yourself to change that"
-
-
-def versions() -> dict[str, str]:
-    found = {"rankscope": __version__, "python": platform.python_version(), "kernel": platform.release()}
-    for package in (
-        "torch",
-        "nvidia-nccl-cu12",
-        "nvidia-nccl-cu13",
-        "lightning",
-        "accelerate",
-        "transformers",
-    ):
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    found["executable"] = sys.executable
-    return found

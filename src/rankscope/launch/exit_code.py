@@ -2,52 +2,61 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Iterable, Sequence
 
 from rankscope.diagnosis.verdict import Verdict
-from rankscope.launch.job import Job
+from rankscope.launch.events import End, Reason
+from rankscope.launch.run_state import all_well
+
+HANG, BAD_NUMBERS, UNKNOWN = 75, 76, 1
 
 
-def own_exit_code(
-    job: Job,
+def exit_code(
     verdict: Verdict,
+    ends: Sequence[End],
     *,
-    stopped_for_hang: bool,
-    interrupted_by: int | None,
-    stopped_for_nan: bool = False,
+    stopped_for: Reason | None,
+    signal: int | None,
+    several_nodes: bool,
 ) -> int:
-    """The exit code of the run: the culprit's own wherever it has one."""
-    if job.finished_well() and (job.nodes is None or verdict.outcome == "ok"):
+    """0 only for a run that came to its own good end; otherwise the culprit's own code wherever it has one.
+
+    `stopped_for`: why its ranks were stopped, where we stopped them. `signal`: which one cut it short.
+    """
+    if signal is None and (verdict.outcome == "ok" or (stopped_for is None and all_well(ends))):
         return 0
     guilty = {culprit.rank for culprit in verdict.culprits}
-    if stopped_for_hang and not (verdict.outcome == "crash" and guilty & {process.rank for process in job.failed()}):
-        return 75  # a culprit that failed while it was looked at has a code of its own
-    if stopped_for_nan:
-        return 76
-    if interrupted_by is not None and verdict.outcome == "interrupted":
-        return 128 + interrupted_by
-    here = {process.rank for process in job.ranks}
-    elsewhere = sorted(rank for rank in verdict.exit_codes if rank in guilty and rank not in here)
-    for rank in elsewhere:
-        # This node's ranks only failed with it, or were stopped because of it.
-        code = verdict.exit_codes[rank] or 0
-        if code:
-            return code if code > 0 else 128 - code
-    failed = sorted(
-        job.failed(), key=lambda process: (process.rank not in guilty, process.exit.at if process.exit else 0)
+    if stopped_for == "hang" and not (verdict.outcome == "crash" and any(e.failed and e.rank in guilty for e in ends)):
+        return HANG  # a culprit that failed while it was looked at has a code of its own
+    if stopped_for == "numbers":
+        return BAD_NUMBERS
+    if signal is not None and verdict.outcome == "interrupted":
+        return 128 + signal
+    own = _own_code(verdict, ends, guilty)
+    if own is not None:
+        return own
+    if signal is not None:
+        return 128 + signal  # it was stuck, and somebody had enough of it
+    if several_nodes and ends:
+        return 128 + 9 if verdict.cause == "killed" else HANG
+    return UNKNOWN
+
+
+def _own_code(verdict: Verdict, ends: Sequence[End], guilty: set[int | None]) -> int | None:
+    """The culprit's, on another node or here, then the first victim's."""
+    here = {end.rank for end in ends}
+    elsewhere = {rank: code for rank, code in sorted(verdict.exit_codes.items()) if rank not in here}
+    failed = sorted((end for end in ends if end.failed), key=lambda end: (end.rank not in guilty, end.at))
+    return _first_bad(
+        (
+            # This node's ranks only failed with a culprit of another node, or were stopped because of it.
+            *(code for rank, code in elsewhere.items() if rank in guilty),
+            *(end.code for end in failed),
+            # Victims on other nodes, where the culprit left with 0 or is lost.
+            *elsewhere.values(),
+        )
     )
-    for process in failed:
-        code = process.exit.code if process.exit is not None else 0
-        if code:
-            return code if code > 0 else 128 - code
-    for rank in sorted(set(verdict.exit_codes) - here):
-        # Victims on other nodes, where the culprit left with 0 or is lost.
-        code = verdict.exit_codes[rank] or 0
-        if code:
-            return code if code > 0 else 128 - code
-    if job.nodes is not None:
-        return 137 if verdict.cause == "killed" else 75
-    if interrupted_by is not None:
-        return 128 + interrupted_by  # it was stuck, and somebody had enough of it
-    print("rankscope: no rank ended with a code of its own", file=sys.stderr)
-    return 1
+
+
+def _first_bad(codes: Iterable[int | None]) -> int | None:
+    return next((code if code > 0 else 128 - code for code in codes if code), None)

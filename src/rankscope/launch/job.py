@@ -16,6 +16,7 @@ from rankscope.evidence import kernel
 from rankscope.evidence.collect import JobFacts, KnownRank, collect, find_page
 from rankscope.evidence.model import Evidence, Exit
 from rankscope.evidence.pages import read_page
+from rankscope.launch.events import End
 from rankscope.launch.nodes.exchange import Exchange
 from rankscope.launch.output import OutputPump
 from rankscope.report.words import sentence
@@ -31,6 +32,8 @@ class RankProcess:
     exit: Exit | None = None
     life_at: float = field(default_factory=time.time)
     """Last sign of life, as the watcher saw it."""
+    page: Path | None = None
+    """Once it was found: of a rank's inner process it is found only while that lives."""
 
 
 class Job:
@@ -94,8 +97,24 @@ class Job:
     def failed(self) -> list[RankProcess]:
         return [p for p in self.ranks if p.exit is not None and p.exit.code != 0 and not p.exit.by_launcher]
 
-    def finished_well(self) -> bool:
-        return bool(self.ranks) and all(p.exit is not None and p.exit.code == 0 for p in self.ranks)
+    def page_of(self, process: RankProcess) -> Path | None:
+        if process.page is None:
+            process.page = find_page(self.pages, self.attempt, process.pid)
+        return process.page
+
+    def pages_of_ranks(self) -> dict[int, Path]:
+        """Rank → its page, of this attempt, also after its end."""
+        return {process.rank: page for process in self.ranks if (page := self.page_of(process)) is not None}
+
+    def ends(self) -> tuple[End, ...]:
+        """How the ranks of this node stand now."""
+        self.poll()
+        return tuple(
+            End(process.rank, process.exit.code, process.exit.at, process.exit.by_launcher)
+            if process.exit is not None
+            else End(process.rank, None)
+            for process in self.ranks
+        )
 
     def keep_status(self, environments: dict[int, dict[str, str]], gpus: str | list[str]) -> None:
         """What the ranks started with, for later: `environment.json`."""
@@ -109,7 +128,7 @@ class Job:
         """Rank → the stage it was in last, as far as its page tells."""
         found = {}
         for process in self.ranks:
-            page = find_page(self.pages, self.attempt, process.pid)
+            page = self.page_of(process)
             if page is None:
                 continue
             try:

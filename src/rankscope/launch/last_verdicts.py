@@ -1,80 +1,124 @@
-"""Verdicts on how a run ended that need no diagnosis: it went well, it was interrupted, nothing is known."""
+"""The last verdict on a run; and what is to be said where that needs no diagnosis: it went well, somebody stopped it,
+nothing is known."""
 
 from __future__ import annotations
 
-import signal
+from collections.abc import Sequence
 from dataclasses import replace
 
-from rankscope.diagnosis.compose import exit_codes
-from rankscope.diagnosis.verdict import Alternative, Verdict
-from rankscope.evidence.model import Evidence
-from rankscope.launch.job import Job
-from rankscope.report.conclude import SCHEMA
+from rankscope.diagnosis.advice import Advice
+from rankscope.diagnosis.facts import Fact
+from rankscope.diagnosis.facts.run import (
+    BeforeThat,
+    EarlierAttempt,
+    EndedWell,
+    FirstToFail,
+    LauncherRaised,
+    Meanwhile,
+    NeverStarted,
+    OnlyExitCodes,
+    SaidMeanwhile,
+    StartingRanks,
+    StoppedByElastic,
+    StoppedBySignal,
+    StoppedTwice,
+    StoppedUnseen,
+)
+from rankscope.diagnosis.finding import Possibility, Ruling, Suspect
+from rankscope.diagnosis.verdict import Verdict
+from rankscope.launch.events import End
+from rankscope.launch.run_state import State, came_to_its_end
+from rankscope.report.conclude import pronounce
 
 
-def interruption(verdict: Verdict, evidence: Evidence, number: int | None) -> Verdict:
+def last_verdict(state: State) -> Verdict:
+    """What is to be said of the whole run, now that everything has ended."""
+    if came_to_its_end(state):
+        return state.numbers or pronounce(ended_well(state.world_size))
+    if state.found is not None and state.found.outcome != "ok":
+        return state.found
+    if state.cut_by is not None and not state.failed_first:
+        twice = (StoppedTwice(),) if state.rushed is not None else ()
+        return pronounce(stopped_unseen(state.world_size, state.cut_by, twice))
+    return pronounce(undiagnosed(state.world_size, state.ends))
+
+
+def notes_on(state: State, verdict: Verdict) -> tuple[str | Fact, ...]:
+    """What a person may want to know beside it."""
+    notes: list[str | Fact] = [EarlierAttempt(attempt, past.headline) for attempt, past in state.earlier]
+    if state.numbers is not None and verdict.cause != state.numbers.cause:
+        notes.append(BeforeThat(state.numbers.headline))
+    if state.found is not None and verdict.headline != state.found.headline:
+        notes.append(SaidMeanwhile(state.found.headline))
+    return (*notes, *state.notes)
+
+
+def ended_well(world_size: int) -> Ruling:
+    return Ruling(outcome="ok", cause=None, certainty="proven", summary=EndedWell(world_size), world_size=world_size)
+
+
+def interruption(ruling: Ruling, number: int | None) -> Ruling:
     """A person or the scheduler stopped the job. What it was stuck in, if it was, is kept as the alternative."""
-    seen = "" if verdict.cause is None else f" At that moment {verdict.headline}"
-    alternatives = () if verdict.cause is None else (Alternative(verdict.cause, verdict.certainty, verdict.headline),)
+    seen = None
+    if ruling.cause is not None:
+        victims = () if ruling.victims_told else ruling.victims
+        seen = Meanwhile(ruling.summary, len(ruling.culprits), victims, ruling.victims_failed)
     return replace(
-        verdict,
+        ruling,
         outcome="interrupted",
         cause=None,
         culprits=(),
-        headline=f"{_stopped_by(number)}{seen}",
-        alternatives=alternatives,
-        exit_codes=exit_codes(evidence),
+        summary=StoppedByElastic(seen) if number is None else StoppedBySignal(number, seen),
+        alternatives=(Possibility(ruling.cause, ruling.certainty, seen),) if ruling.cause and seen else (),
     )
 
 
-def stopped_at_once(job: Job, number: int) -> Verdict:
-    """Somebody did not wait for the last look."""
-    verdict = well(job.world_size, _stopped_by(number))
-    return replace(
-        verdict, outcome="interrupted", because=("it was stopped a second time, before the last look was done",)
+def stopped_unseen(world_size: int, number: int, because: tuple[StoppedTwice, ...] = ()) -> Ruling:
+    """By a signal, and there was no last look."""
+    return Ruling(
+        outcome="interrupted",
+        cause=None,
+        certainty="proven",
+        summary=StoppedBySignal(number),
+        because=because,
+        world_size=world_size,
     )
 
 
-def _stopped_by(number: int | None) -> str:
-    return f"the job was stopped by {signal.Signals(number).name if number is not None else 'a signal'}."
-
-
-def good(job: Job) -> Verdict:
-    return well(job.world_size, f"all {job.world_size} ranks ended well.")
-
-
-def undiagnosed(job: Job) -> Verdict:
+def undiagnosed(world_size: int, ends: Sequence[End]) -> Ruling:
     """The job ended badly and no evidence could be read: what the exit codes say, and no more."""
-    failed = sorted(job.failed(), key=lambda process: process.exit.at if process.exit is not None else 0.0)
-    first = failed[0] if failed else None
-    code = first.exit.code if first is not None and first.exit is not None else None
-    return Verdict(
-        schema=SCHEMA,
+    failed = sorted((end for end in ends if end.failed), key=lambda end: end.at)
+    if not failed:
+        return Ruling(
+            outcome="unknown", cause=None, certainty="possible", summary=StoppedUnseen(), world_size=world_size
+        )
+    first = failed[0]
+    return Ruling(
         outcome="crash",
         cause="exit-code",
         certainty="possible",
-        culprits=(),
-        victims=(),
-        headline=f"rank {first.rank} ended first, with code {code}."
-        if first is not None
-        else "the ranks were stopped.",
-        because=("the evidence could not be read; only exit codes are known",),
-        fix=("look at the output of that rank in the run's folder",),
-        world_size=job.world_size,
+        summary=FirstToFail(first.rank, first.code or 0),
+        because=(OnlyExitCodes(),),
+        fix=(Advice("read-output"),),
+        world_size=world_size,
     )
 
 
-def well(world_size: int, headline: str) -> Verdict:
-    """Nothing is wrong."""
-    return Verdict(
-        schema=SCHEMA,
-        outcome="ok",
-        cause=None,
-        certainty="proven",
-        culprits=(),
-        victims=(),
-        headline=headline,
-        because=(),
-        fix=(),
-        world_size=world_size,
+def never_started(failure: LauncherRaised) -> Ruling:
+    """The launch itself failed: rendezvous, port, address. The message is torch's."""
+    low = failure.message.lower()
+    if "address already in use" in low or "eaddrinuse" in low:
+        cause, advice = "port-in-use", Advice("choose-port")
+    elif any(text in low for text in ("resolv", "name or service", "timed out", "connect", "unreachable")):
+        cause, advice = "address-unreachable", Advice("check-endpoint")
+    else:
+        cause, advice = "exception", Advice("read-launcher-message")
+    return Ruling(
+        outcome="crash",
+        cause=cause,
+        certainty="likely",
+        summary=NeverStarted(failure.message),
+        culprits=(Suspect(None, None, None, "launcher", None, StartingRanks()),),
+        because=(failure,),
+        fix=(advice,),
     )

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from rankscope.errors import UsageError
 from rankscope.launch import limits
 from rankscope.launch.gpu_choice import parse_wish
+from rankscope.launch.run_state import OnBadNumbers, OnHang
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +21,9 @@ class RunOptions:
     """As torchrun would have parsed it."""
     run_dir: Path | None
     probe: bool
-    on_hang: str
-    on_nan: str
+    on_hang: OnHang
+    on_nan: OnBadNumbers
+    on_corrupt: OnBadNumbers
     stall_after_s: float | None
     """None: learned from the job."""
     json: bool
@@ -54,6 +56,7 @@ def parse(arguments: list[str]) -> RunOptions:
         probe=not namespace.no_probe,
         on_hang=namespace.on_hang,
         on_nan=namespace.on_nan,
+        on_corrupt=namespace.on_corrupt,
         stall_after_s=namespace.stall_after,
         json=namespace.json,
         stages=namespace.stages,
@@ -97,6 +100,14 @@ def build_parser() -> argparse.ArgumentParser:
         default="report",
         help="what to do when a loss, gradient or parameter that trains stops being finite. report: say so once and go "
         "on; stop: stop the job, exit code 76 (default: report)",
+    )
+    ours.add_argument(
+        "--on-corrupt",
+        choices=["report", "stop"],
+        default="report",
+        help="what to do when the job goes on and its numbers are wrong: calls were paired that do not belong "
+        "together, or replicas no longer agree. report: say so once and go on; stop: stop the job, exit code 76 "
+        "(default: report)",
     )
     ours.add_argument(
         "--stall-after",

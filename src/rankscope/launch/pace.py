@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
-from rankscope.diagnosis.rules.numbers.stragglers import between, find_stragglers, usual_place
+from rankscope.diagnosis.facts import Fact
+from rankscope.diagnosis.rules.numbers.stragglers import between, find_stragglers, kept_waiting, usual_place
 from rankscope.diagnosis.verdict import Straggler, Where
 from rankscope.diagnosis.views import where
 from rankscope.errors import EvidenceError
@@ -23,10 +24,7 @@ _SAMPLES, _GAP_S = 5, 0.13
 
 
 class Pace:
-    """`on_straggler(stragglers, ranks)` is called at most once per attempt."""
-
-    def __init__(self, on_straggler: Callable[[tuple[Straggler, ...], list[int]], None]) -> None:
-        self._on_straggler = on_straggler
+    def __init__(self) -> None:
         self._base: dict[int, Phases] = {}
         self._before: set[int] = set()
         self._places: dict[int, Where] = {}
@@ -36,26 +34,28 @@ class Pace:
         """A new set of ranks runs."""
         self._base, self._before, self._places, self._told = {}, set(), {}, False
 
-    def glance(self, now: Mapping[int, Phases | None], pids: Mapping[int, int]) -> None:
-        """Takes what the pages say now; `pids` are those of the same ranks."""
+    def glance(self, now: Mapping[int, Phases | None], pids: Mapping[int, int]) -> Fact | None:
+        """Takes what the pages say now; `pids` are those of the same ranks. Whom the others keep waiting for, once per
+        attempt."""
         current = {rank: phases for rank, phases in now.items() if phases is not None}
         if self._told or len(current) < len(now) or len(now) < 2:
-            return
+            return None
         if self._base.keys() != current.keys():
             self._base = current
-            return
+            return None
         added = {rank: between(self._base[rank], phases) for rank, phases in current.items()}
         if min(phases.until - phases.since for phases in added.values()) < WINDOW_S:
-            return
+            return None
         self._base = current
         found = find_stragglers(added, least_share=LIVE_SHARE)
         slow = {each.rank for each in found}
-        if slow and slow == self._before:
-            self._told = True
-            self._places = _places({rank: pids[rank] for rank in slow})
-            whole = find_stragglers(current, places=self._places)
-            self._on_straggler(whole if {each.rank for each in whole} == slow else found, sorted(current))
-        self._before = slow
+        before, self._before = self._before, slow
+        if not slow or slow != before:
+            return None
+        self._told = True
+        self._places = _places({rank: pids[rank] for rank in slow})
+        whole = find_stragglers(current, places=self._places)
+        return kept_waiting(whole if {each.rank for each in whole} == slow else found, sorted(current))
 
     def of_the_run(self, pages: Mapping[int, Path]) -> tuple[Straggler, ...]:
         """Read off the pages at the end. Raises EvidenceError where one cannot be read."""

@@ -7,14 +7,13 @@ import sys
 from typing import NoReturn
 
 from rankscope.diagnosis.attached import as_no_rank, as_watched, nobody_found, with_stillness
-from rankscope.diagnosis.diagnose import diagnose
 from rankscope.diagnosis.finding import Ruling
 from rankscope.errors import UsageError
 from rankscope.evidence.attach import take_evidence, uses_distributed
 from rankscope.evidence.jobs import FoundJob, find_jobs, job_of_pids, with_told_ranks
 from rankscope.evidence.stacks import find_py_spy
 from rankscope.report.again import exit_code, show
-from rankscope.report.conclude import pronounce
+from rankscope.report.conclude import examine, pronounce
 from rankscope.report.live import say
 from rankscope.report.phrases import plain
 
@@ -56,11 +55,11 @@ def _ruling(job: FoundJob, watch_s: float) -> Ruling:
     say(f"{_line(job)}; watching for {watch_s:g} s")
     evidence = take_evidence(job, watch_s)
     if job.guessed_ranks and not uses_distributed(evidence):
-        return as_no_rank(diagnose(evidence), evidence, job.command)
+        return as_no_rank(examine(evidence), evidence, job.command)
     if job.guessed_ranks:
         say("nothing tells the ranks of these processes: they are numbered in the order in which they were started")
     evidence = with_stillness(evidence, watch_s)
-    return as_watched(diagnose(evidence), evidence)
+    return as_watched(examine(evidence), evidence)
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -10,18 +12,32 @@ from rankscope.diagnosis.causes import CAUSES
 from rankscope.diagnosis.diagnose import diagnose
 from rankscope.diagnosis.facts import Fact, kind_of
 from rankscope.diagnosis.finding import Possibility, Ruling, Suspect
+from rankscope.diagnosis.probe_failures import probe_failures
 from rankscope.diagnosis.verdict import Alternative, Culprit, Side, Verdict
 from rankscope.evidence.model import Evidence
 from rankscope.report.words import doing, headline, sentence
 from rankscope.report.words.advice import advise
-from rankscope.report.words.phrases import ranks_text, verb
+from rankscope.report.words.phrases import with_victims
 
 SCHEMA = 2
 
 
 def conclude(evidence: Evidence) -> Verdict:
     """Always a verdict. The one way from what was seen to what is said."""
-    return pronounce(diagnose(evidence))
+    return pronounce(examine(evidence))
+
+
+def examine(evidence: Evidence) -> Ruling:
+    """What the diagnosis found, before it is put into words; with what went wrong inside the probe beside it."""
+    ruling = diagnose(evidence)
+    failed = {seen.rank: seen.progress.probe_errors for seen in evidence.ranks if seen.progress is not None}
+    return replace(ruling, notes=(*ruling.notes, *probe_failures(failed)))
+
+
+def annotated(verdict: Verdict, notes: Iterable[str | Fact]) -> Verdict:
+    """With these notes after its own, each once, and none that says what the headline says."""
+    said = (*verdict.notes, *map(sentence, notes))
+    return replace(verdict, notes=tuple(note for note in dict.fromkeys(said) if note != verdict.headline))
 
 
 def pronounce(ruling: Ruling) -> Verdict:
@@ -73,11 +89,8 @@ def _plain(value: object) -> object:
 
 
 def _headline(ruling: Ruling) -> str:
-    text = headline(ruling.summary)
-    if ruling.victims and ruling.culprits and not ruling.victims_told:
-        them = "it" if len(ruling.culprits) == 1 else "them"
-        does = f"failed with {them}" if ruling.victims_failed else f"{verb(ruling.victims, 'wait')} for {them}"
-        text = f"{text}; {ranks_text(ruling.victims)} {does}"
+    victims = () if ruling.victims_told else ruling.victims
+    text = with_victims(headline(ruling.summary), len(ruling.culprits), victims, failed=ruling.victims_failed)
     return text if text.endswith(".") else text + "."
 
 

@@ -2,21 +2,120 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+from dataclasses import dataclass
+from typing import Literal
 
+from rankscope.diagnosis.facts import Fact
+from rankscope.diagnosis.facts.run import CameBack
 from rankscope.diagnosis.verdict import Verdict
-from rankscope.diagnosis.views import ranks_text
 from rankscope.report.phrases import plain, short_path
+from rankscope.report.words import sentence
+from rankscope.report.words.phrases import ranks_text
+
+Then = Literal["stop", "restart", "watch", "go-on"]
+"""What becomes of the job."""
+_THEN: dict[Then, str] = {
+    "stop": "stopping the job",
+    "restart": "restarting the job",
+    "watch": "watching on, nothing is stopped",
+    "go-on": "nothing is stopped",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Detected:
+    """The headline, the moment it is known."""
+
+    verdict: Verdict
+    then: Then
+    option: str = ""
+    """That decides it: `--on-hang auto`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """Who and where, in a few words: the report with the headline follows as soon as the ranks have ended."""
+
+    verdict: Verdict
+    whom: Literal["the job", "the other ranks"]
+
+
+@dataclass(frozen=True, slots=True)
+class Noticed:
+    """Something slow or still that may well be meant: told once, never acted on."""
+
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Slowed:
+    """The job goes on, and one rank holds the others up: told once."""
+
+    stragglers: Fact
+
+
+@dataclass(frozen=True, slots=True)
+class GoesOn:
+    """A job that had been reported to hang."""
+
+    after_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class LastLook:
+    """A signal came."""
+
+    signal: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoppedAtOnce:
+    """A second one came."""
+
+
+Line = Detected | Ending | Noticed | Slowed | GoesOn | LastLook | StoppedAtOnce
+
+
+def tell(line: Line) -> None:
+    say(words(line))
+
+
+def words(line: Line) -> str:
+    match line:
+        case Detected(verdict, then, option):
+            after = f" after {verdict.detected_after_s:.1f} s" if verdict.detected_after_s is not None else ""
+            tail = f"{_THEN[then]} ({option})" if option else _THEN[then]
+            return plain(f"{verdict.outcome.upper()}, {verdict.certainty}{after}: {verdict.headline} ({tail})")
+        case Ending(verdict, whom):
+            about = _who_and_where(verdict)
+            return plain(f"{verdict.outcome.upper()}{about} (stopping {whom}; the report follows)")
+        case Noticed(verdict):
+            return plain(f"note: {verdict.headline} The job is watched.")
+        case Slowed(stragglers):
+            return plain(f"note: {sentence(stragglers)}. The job goes on.")
+        case GoesOn(seconds):
+            return sentence(CameBack(seconds))
+        case LastLook(number):
+            name = signal.Signals(number).name
+            return f"{name}: taking a last look, then stopping the ranks (again: stop at once)"
+        case StoppedAtOnce():
+            return "stopped at once"
+
+
+def _who_and_where(verdict: Verdict) -> str:
+    """`: rank 1, train.py:88`."""
+    ranks = sorted({culprit.rank for culprit in verdict.culprits if culprit.rank is not None})
+    places = [f"{short_path(each.where.file)}:{each.where.line}" for each in verdict.culprits if each.where]
+    known = [*([ranks_text(ranks)] if ranks else []), *places[:1]]
+    return f": {', '.join(known)}" if known else ""
 
 
 def say(text: str) -> None:
     """One whole line, written at once so that it cannot be torn by the ranks' output."""
     if text:
-        try:
-            sys.stderr.write(f"rankscope: {text}\n")
-            sys.stderr.flush()
-        except OSError:
-            return  # nobody reads the terminal any more; the same is written to the run's folder
+        show([f"rankscope: {text}"])
 
 
 def show(lines: list[str]) -> None:
@@ -26,30 +125,3 @@ def show(lines: list[str]) -> None:
         sys.stderr.flush()
     except OSError:
         return  # nobody reads the terminal any more; the same is written to the run's folder
-
-
-def detected(verdict: Verdict, then: str) -> str:
-    """The headline, the moment it is known."""
-    after = f" after {verdict.detected_after_s:.1f} s" if verdict.detected_after_s is not None else ""
-    tail = f" ({then})" if then else ""
-    return plain(f"{verdict.outcome.upper()}, {verdict.certainty}{after}: {verdict.headline}{tail}")
-
-
-def ending(verdict: Verdict, then: str) -> str:
-    """Who and where, in a few words: the report with the headline follows as soon as the ranks have ended."""
-    ranks = sorted({culprit.rank for culprit in verdict.culprits if culprit.rank is not None})
-    places = dict.fromkeys(
-        f"{short_path(culprit.where.file)}:{culprit.where.line}" for culprit in verdict.culprits if culprit.where
-    )
-    facts = ", ".join(filter(None, (ranks_text(ranks) if ranks else "", next(iter(places), ""))))
-    return plain(f"{verdict.outcome.upper()}{': ' if facts else ''}{facts} ({then}; the report follows)")
-
-
-def slowed(sentence: str) -> str:
-    """The job goes on, and one rank holds the others up: told once."""
-    return plain(f"note: {sentence}. The job goes on.")
-
-
-def noticed(verdict: Verdict) -> str:
-    """Something slow or still that may well be meant: told once, never acted on."""
-    return plain(f"note: {verdict.headline} This may be meant; the job is watched.")

@@ -6,9 +6,9 @@ import re
 from dataclasses import replace
 
 from rankscope.errors import EvidenceError
-from rankscope.evidence.mask import mask_text
 from rankscope.evidence.model import RaisedException
 from rankscope.evidence.tracebacks import find_tracebacks, masked
+from rankscope.mask import mask_text
 
 _TYPE = re.compile(r"^(?P<type>[A-Za-z_][\w.]*): ?(?P<message>.*)$", re.DOTALL)
 

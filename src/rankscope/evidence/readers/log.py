@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import BinaryIO
 
-from rankscope.evidence.mask import mask_text
 from rankscope.evidence.model import Exit, Log, LogLine, RaisedException
 from rankscope.evidence.readers.log_ends import KernelLine, ends_in, kernel_line
 from rankscope.evidence.readers.log_lines import SRUN_TAG, TAG, WITHIN_TAG, inner_rank, time_of
 from rankscope.evidence.tracebacks import find_tracebacks, masked
+from rankscope.mask import mask_text
 
 PIECE = 4 << 20
 STANDARD_INPUT = "standard input"

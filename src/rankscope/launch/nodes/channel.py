@@ -129,31 +129,3 @@ def serves(port: int) -> bool:
         except OSError:
             continue  # closed meanwhile
     return False
-
-
-def own_address(peer: str, port: int) -> str:
-    """The address of this machine from which the store is reached."""
-    for family, _, _, _, target in socket.getaddrinfo(peer, port, type=socket.SOCK_DGRAM):
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            try:
-                probe.connect(target)
-            except OSError:
-                continue
-            return str(probe.getsockname()[0])
-    return "127.0.0.1"
-
-
-def link_is_down(address: str) -> bool:
-    """The interface that had this address has lost its carrier, its address, or is switched off."""
-    from rankscope.checks.network import interface_of
-
-    if address.startswith("127.") or address == "::1":
-        return False
-    name = interface_of(address)
-    if name is None:
-        return ":" not in address  # the address itself is gone
-    try:
-        with open(f"/sys/class/net/{name}/operstate", encoding="ascii") as file:
-            return file.read().strip() in ("down", "lowerlayerdown", "notpresent")
-    except OSError:
-        return False

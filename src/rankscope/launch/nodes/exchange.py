@@ -13,14 +13,11 @@ from dataclasses import replace
 
 import msgspec
 
-from rankscope.diagnosis.verdict import Verdict
+from rankscope.addresses import link_is_down
+from rankscope.door import Answer, Door, knock
 from rankscope.evidence.model import Evidence, NodeEvidence
-from rankscope.launch.nodes.channel import (
-    Channel,
-    ChannelLost,
-    link_is_down,
-)
-from rankscope.launch.nodes.door import Answer, Door, knock
+from rankscope.launch.events import Ruled, TellNodes
+from rankscope.launch.nodes.channel import Channel, ChannelLost
 from rankscope.launch.nodes.parcel import merge, pack, travelling, unpack
 from rankscope.launch.nodes.words import Beat, Call, Hello, Ruling, encode, ruling
 
@@ -50,14 +47,14 @@ class Exchange:
         nodes: int,
         door: Door,
         collect: Callable[[str], Evidence],
-        on_ruling: Callable[[Verdict, bool, bool, str], None],
+        hand_over: Callable[[Ruled], None],
         note: Callable[[str], None],
     ) -> None:
         self.own = own
         self._channel = channel
         self._door = door
         self._collect = collect
-        self._on_ruling = on_ruling
+        self._hand_over = hand_over
         self._note = note
         self._count = nodes
         self.hellos: dict[int, Hello] = {own.node: own}
@@ -137,13 +134,13 @@ class Exchange:
         here = self._collect(trigger)
         return replace(here, nodes=self._seen_all({self.own.node}), speaker=self.speaks)
 
-    def rule(self, verdict: Verdict, *, stop: bool, hang: bool) -> None:
+    def rule(self, told: TellNodes) -> None:
         """The speaker's verdict goes to all nodes."""
         if not self.speaks:
             return
         self._rulings += 1
         try:
-            self._channel.set("ruling", encode(ruling(self._rulings, verdict, stop=stop, hang=hang)))
+            self._channel.set("ruling", encode(ruling(self._rulings, told)))
         except ChannelLost as error:
             self._note(f"the verdict did not reach the other nodes: {error}")
 
@@ -282,7 +279,7 @@ class Exchange:
         if ruled.number > self._rulings:
             self._rulings = ruled.number
             assert self._speaker is not None
-            self._on_ruling(ruled.content(), ruled.stop, ruled.hang, self.hellos[self._speaker].host)
+            self._hand_over(ruled.as_event(self.hellos[self._speaker].host))
             self._channel.set(f"heard/{self.own.node}", str(ruled.number).encode())
 
     def _answer(self, call: Call) -> None:

@@ -6,10 +6,11 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from rankscope.diagnosis.verdict import Verdict
+from rankscope.addresses import own_address
+from rankscope.door import Door
 from rankscope.evidence.model import Evidence
-from rankscope.launch.nodes.channel import connect, own_address, serves, tcp_store_of
-from rankscope.launch.nodes.door import Door
+from rankscope.launch.events import Ruled
+from rankscope.launch.nodes.channel import connect, serves, tcp_store_of
 from rankscope.launch.nodes.exchange import Exchange
 from rankscope.launch.nodes.words import Hello
 
@@ -23,7 +24,7 @@ def open_exchange(
     ranks: tuple[int, ...],
     attempt_key: str,
     collect: Callable[[str], Evidence],
-    on_ruling: Callable[[Verdict, bool, bool, str], None],
+    hand_over: Callable[[Ruled], None],
     note: Callable[[str], None],
     holds_store: bool | None = None,
 ) -> Exchange | None:
@@ -43,7 +44,7 @@ def open_exchange(
     own = Hello(
         node, host, address, door.port, ranks, os.getpid(), serves(base.port) if holds_store is None else holds_store
     )
-    exchange = Exchange(channel, own, nodes, door, collect, on_ruling, note)
+    exchange = Exchange(channel, own, nodes, door, collect, hand_over, note)
     exchange.start()
     return exchange
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from rankscope.diagnosis.codec import verdict_from_json, verdict_to_json
-from rankscope.diagnosis.verdict import Verdict
+from rankscope.launch.events import Reason, Ruled, TellNodes
 
 
 class Hello(msgspec.Struct, frozen=True):
@@ -52,14 +52,15 @@ class Ruling(msgspec.Struct, frozen=True):
     number: int
     verdict: bytes
     stop: bool
-    hang: bool
+    reason: Reason
+    signal: int | None = None
 
-    def content(self) -> Verdict:
-        return verdict_from_json(self.verdict)
+    def as_event(self, speaker: str) -> Ruled:
+        return Ruled(verdict_from_json(self.verdict), self.stop, self.reason, self.signal, speaker)
 
 
-def ruling(number: int, verdict: Verdict, *, stop: bool, hang: bool) -> Ruling:
-    return Ruling(number, verdict_to_json(verdict), stop, hang)
+def ruling(number: int, told: TellNodes) -> Ruling:
+    return Ruling(number, verdict_to_json(told.verdict), told.stop, told.reason, told.signal)
 
 
 def encode(word: Hello | Beat | Call | Ruling) -> bytes:

@@ -46,6 +46,15 @@ def place(at: Where | None) -> str:
     return f"{name}:{at.line}" if at.function == "<module>" else f"{at.function} ({name}:{at.line})"
 
 
+def with_victims(text: str, culprits: int, victims: tuple[int, ...], *, failed: bool) -> str:
+    """`rank 2 ...; ranks 0, 1 wait for it`."""
+    if not victims or not culprits:
+        return text
+    them = "it" if culprits == 1 else "them"
+    does = f"failed with {them}" if failed else f"{verb(victims, 'wait')} for {them}"
+    return f"{text}; {ranks_text(victims)} {does}"
+
+
 def span(seconds: float) -> str:
     """`12 s`, `12 min`, `3 h`, `4 days`: as exactly as a person needs it."""
     for size, name in ((86400, "days"), (3600, "h"), (60, "min")):

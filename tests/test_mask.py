@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankscope.evidence.mask import is_secret_name, mask_arguments, mask_code, mask_environment, mask_text
+from rankscope.mask import is_secret_name, mask_arguments, mask_code, mask_environment, mask_text
 
 # Long enough not to occur by accident in the text around it.
 SECRETS = st.text(string.ascii_letters + string.digits + "/+=_.!$%&()[]{}@,;:|", min_size=10, max_size=40).map(

@@ -1,0 +1,48 @@
+"""Lines that are said while a job runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from rankscope.diagnosis.facts.numbers import KeptWaiting
+from rankscope.diagnosis.verdict import Culprit, Verdict, Where
+from rankscope.report import live
+from rankscope.report.words import sentence
+
+CULPRIT = Culprit(1, "node", 7, "rank", Where("/home/me/train.py", 88, "push"), "waiting")
+SLOW = KeptWaiting((1,), (0,), 14.2, 0.31, 1.9, "data", None)
+HANG = Verdict(2, "hang", "stalled", "proven", (CULPRIT,), (0,), "rank 1 is stuck.", (), (), detected_after_s=1.84)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (
+            live.Detected(HANG, "stop", "--on-hang auto"),
+            "HANG, proven after 1.8 s: rank 1 is stuck. (stopping the job (--on-hang auto))",
+        ),
+        (
+            live.Detected(replace(HANG, detected_after_s=None), "watch"),
+            "HANG, proven: rank 1 is stuck. (watching on, nothing is stopped)",
+        ),
+        (
+            live.Ending(HANG, "the other ranks"),
+            "HANG: rank 1, train.py:88 (stopping the other ranks; the report follows)",
+        ),
+        (live.Ending(replace(HANG, culprits=()), "the job"), "HANG (stopping the job; the report follows)"),
+        (live.Noticed(HANG), "note: rank 1 is stuck. The job is watched."),
+        (live.Slowed(SLOW), f"note: {sentence(SLOW)}. The job goes on."),
+        (live.GoesOn(41.7), "the job goes on after 42 s of stillness"),
+        (live.LastLook(15), "SIGTERM: taking a last look, then stopping the ranks (again: stop at once)"),
+        (live.StoppedAtOnce(), "stopped at once"),
+    ],
+    ids=lambda value: type(value).__name__ if not isinstance(value, str) else "",
+)
+def test_line(line: live.Line, said: str) -> None:
+    assert live.words(line).replace("/home/me/", "") == said
+
+
+def test_control_characters_of_a_job_do_not_reach_the_terminal() -> None:
+    assert "\x1b" not in live.words(live.Detected(replace(HANG, headline="rank 1 \x1b[2J is stuck."), "stop"))
