@@ -7,9 +7,8 @@ from typing import Any
 
 import factories as make
 import pytest
-from in_words import in_words
+from in_words import Told, in_words
 
-from rankscope.diagnosis.finding import Finding
 from rankscope.diagnosis.rules.standing.loops import loop_at
 from rankscope.diagnosis.rules.standing.standing import explain_standing
 from rankscope.evidence.model import RankEvidence, StackSample, Syscall
@@ -17,7 +16,7 @@ from rankscope.evidence.model import RankEvidence, StackSample, Syscall
 SLEEP = make.process("clock_nanosleep", sleeps=3, main_cpu=0.0002)
 
 
-def explain(rank: RankEvidence, text: str, **fields: Any) -> Finding:
+def explain(rank: RankEvidence, text: str, **fields: Any) -> Told:
     return in_words(explain_standing(rank, make.evidence(rank, source={"train.py": text}, **fields), waiters=(0, 1)))
 
 
@@ -26,7 +25,7 @@ def stands_at(line: int, function: str = "wait", **fields: Any) -> RankEvidence:
     return make.rank(2, main, **{"still_for_s": 40.0, "processes": SLEEP, **fields})
 
 
-def stand_of(text: str, **fields: Any) -> Finding:
+def stand_of(text: str, **fields: Any) -> Told:
     """The rank stands in the line of `text` that is marked with `# here`."""
     line = next(number for number, row in enumerate(text.splitlines(), 1) if "# here" in row)
     return explain(stands_at(line, **fields), text)

@@ -26,7 +26,6 @@ def test_every_fact_has_words() -> None:
 
 def test_every_advice_has_words() -> None:
     keys = {key for file in DIAGNOSIS.rglob("*.py") for key in re.findall(r'\bAdvice\(\s*"([^"]+)"', file.read_text())}
-    keys.discard("let-it-run")  # the example in the class's own words
     assert keys - set(ADVICE) == set()
 
 
@@ -36,7 +35,7 @@ def test_whatever_ranks_may_have_done_can_be_said() -> None:
     }
     assert len(deeds) > 5
     for deed in deeds:
-        assert sentence(May((1,), deed))  # type: ignore[arg-type]
+        assert sentence(May((1,), deed))
 
 
 def test_whatever_may_keep_a_silent_job_can_be_said_and_confirmed() -> None:
@@ -53,10 +52,10 @@ def test_whatever_may_keep_a_silent_job_can_be_said_and_confirmed() -> None:
         "step",
         "stage",
     ):
-        possibilities = what_may_keep_it(phase)  # type: ignore[arg-type]
+        possibilities = what_may_keep_it(phase)
         assert len(possibilities) >= 3
         for each in possibilities:
             assert isinstance(each.because, MayStand)
             assert sentence(each.because)
-            assert not isinstance(each.next, str)
+            assert each.next is not None
             assert each.next.key in ADVICE

@@ -116,7 +116,7 @@ def alive(rank: RankEvidence) -> bool:
     return rank.exit is None
 
 
-def rank_culprit(rank: RankEvidence, doing: str | Fact, at: Where | None, process: ProcessKind = "rank") -> Suspect:
+def rank_culprit(rank: RankEvidence, doing: Fact, at: Where | None, process: ProcessKind = "rank") -> Suspect:
     # Files of other tools do not always tell host and pid.
     host, pid = rank.host or None, rank.pid or None
     return Suspect(rank=rank.rank, host=host, pid=pid, process=process, where=at, doing=doing)

@@ -220,14 +220,14 @@ class FailedAsConsequence(Fact):
 class Together(Fact):
     """Failures of several ranks at one moment, of which none is a consequence of another."""
 
-    failures: tuple[str | Fact, ...]
+    failures: tuple[Fact, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Besides(Fact):
     """A failure of another rank that is not the verdict."""
 
-    failure: str | Fact
+    failure: Fact
     earlier: bool
 
 
@@ -257,7 +257,7 @@ class LeftEarly(Fact):
 
 @dataclass(frozen=True, slots=True)
 class LeftTogether(Fact):
-    first: Fact | str
+    first: Fact
     others: tuple[int, ...]
 
 

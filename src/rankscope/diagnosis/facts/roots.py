@@ -33,7 +33,7 @@ class NothingMoved(Fact):
 class SoDo(Fact):
     """What was said of the first is true of other ranks too."""
 
-    first: Fact | str
+    first: Fact
     others: tuple[int, ...]
 
 
@@ -41,7 +41,7 @@ class SoDo(Fact):
 class BeyondTimeLimit(Fact):
     """What the awaited rank did took longer than the collective's own time limit."""
 
-    summary: Fact | str
+    summary: Fact
     ranks: tuple[int, ...]
     """Whose limit passed."""
 

@@ -42,7 +42,7 @@ class Looked(Fact):
 
     rank: int
     where: Where | None
-    seen: tuple[Fact | str, ...]
+    seen: tuple[Fact, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +75,14 @@ class NotUsed(Fact):
     """What could not be used, and why, as the reader of the files says it."""
 
     what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Missing(Fact):
+    """What could not be had of a run, and why, as its collector says it."""
+
+    what: str
+    why: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,7 @@ class Stuck(Fact):
 
     rank: int
     where: Where | None
-    doing: Fact | str
+    doing: Fact
 
 
 @dataclass(frozen=True, slots=True)

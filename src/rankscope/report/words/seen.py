@@ -13,6 +13,7 @@ from rankscope.diagnosis.facts.seen import (
     LogsEnd,
     Looked,
     MayStand,
+    Missing,
     NoEndTold,
     NoLogOf,
     NoRank,
@@ -132,6 +133,11 @@ def _(fact: NothingToRead) -> str:
 @sentence.register
 def _(fact: NotUsed) -> str:
     return f"not used: {fact.what}"
+
+
+@sentence.register
+def _(fact: Missing) -> str:
+    return f"{fact.what}: {fact.why}"
 
 
 @sentence.register
