@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 
 from rankscope.diagnosis.verdict import Verdict
-from rankscope.diagnosis.views import ranks_text
 from rankscope.report.phrases import plain, short_path
+from rankscope.report.words.phrases import ranks_text
 
 
 def say(text: str) -> None:

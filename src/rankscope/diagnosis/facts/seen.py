@@ -117,6 +117,8 @@ class NoEndTold(Fact):
 
 @dataclass(frozen=True, slots=True)
 class NoLogOf(Fact):
+    """Ranks of which no line is in the logs."""
+
     ranks: tuple[int, ...]
 
 
@@ -182,6 +184,8 @@ class NoRankVariable(Fact):
 
 @dataclass(frozen=True, slots=True)
 class RunsOn(Fact):
+    """The machine that ranks run on."""
+
     ranks: tuple[int, ...]
     host: str
 
