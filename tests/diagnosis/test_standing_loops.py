@@ -170,6 +170,11 @@ def test_the_loop_of_an_enclosing_function_is_another_ones() -> None:
     assert loop_at(make.frame("train.py", 4, "<module>"), make.evidence(source={"train.py": "while ("})) is None
 
 
+def test_a_string_of_which_python_warns_does_not_hide_the_loop() -> None:
+    seen = make.evidence(source={"train.py": 'DIGITS = "\\d+"\nwhile lock.exists():\n    time.sleep(1)\n'})
+    assert loop_at(make.frame("train.py", 3, "<module>"), seen) is not None
+
+
 ENDLESS = {
     "constant": "def fit(x, left):\n    while left > 0:\n        x = x * 2 + 1\n    return x\n",
     "calls": "def fit(x, left):\n    while left > 0:\n        x = turn(x)\n    return x\n",

@@ -205,15 +205,6 @@ class PeerWentAway(Fact):
 
 
 @dataclass(frozen=True, slots=True)
-class UnnamedRaised(Fact):
-    """A rank that the log does not name raised an exception."""
-
-    type: str
-    message: str
-    where: Where | None
-
-
-@dataclass(frozen=True, slots=True)
 class WroteKnown(Fact):
     """A rank (None: one that the log does not name) wrote a line of which it is known what it signifies."""
 

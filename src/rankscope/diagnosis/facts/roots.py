@@ -118,12 +118,3 @@ class InsideStage(Fact):
     ranks: tuple[int, ...]
     label: str
     where: Where | None
-
-
-@dataclass(frozen=True, slots=True)
-class Watched(Fact):
-    """What a short look at a rank showed."""
-
-    rank: int
-    where: Where | None
-    seen: tuple[Fact, ...]

@@ -78,8 +78,8 @@ class NotUsed(Fact):
 
 
 @dataclass(frozen=True, slots=True)
-class Missing(Fact):
-    """What could not be had of a run, and why, as its collector says it."""
+class CollectorNote(Fact):
+    """What the collector, or the reader of files, says about a piece of evidence that it lacked or had to guess."""
 
     what: str
     why: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rankscope.diagnosis.facts.seen import (
     AllWell,
+    CollectorNote,
     CouldNotRead,
     EndedMeanwhile,
     EndedWithZero,
@@ -13,7 +14,6 @@ from rankscope.diagnosis.facts.seen import (
     LogsEnd,
     Looked,
     MayStand,
-    Missing,
     NoEndTold,
     NoLogOf,
     NoRank,
@@ -136,7 +136,7 @@ def _(fact: NotUsed) -> str:
 
 
 @sentence.register
-def _(fact: Missing) -> str:
+def _(fact: CollectorNote) -> str:
     return f"{fact.what}: {fact.why}"
 
 
