@@ -6,8 +6,8 @@ python scripts/reference.py --write    writes it
 
 from __future__ import annotations
 
-import dataclasses
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import rankscope.report.words  # noqa: F401  loads every file of facts
@@ -32,8 +32,7 @@ def facts_table() -> str:
 
 
 def _fields(fact: type[Fact]) -> str:
-    assert dataclasses.is_dataclass(fact)
-    return ", ".join(f"`{field.name}`" for field in dataclasses.fields(fact)) or "–"
+    return ", ".join(f"`{field.name}`" for field in fields(fact)) or "–"
 
 
 def _meaning(fact: type[Fact]) -> str:

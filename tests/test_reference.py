@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPOSITORY / "scripts"))
 
+import pytest  # noqa: E402
 import reference  # noqa: E402
 
 from rankscope.diagnosis.causes import CAUSES  # noqa: E402
@@ -36,6 +38,30 @@ def test_a_fact_without_words_would_be_noticed() -> None:
 
     del FACTS["unspoken"]
     assert not has_words(Unspoken)
+
+
+def test_no_fact_has_a_field_that_would_hide_its_kind() -> None:
+    assert [kind for kind, fact in FACTS.items() if "kind" in {field.name for field in fields(fact)}] == []
+
+
+def test_two_facts_of_one_kind_are_refused() -> None:
+    with pytest.raises(TypeError, match=r"two facts of the kind 'waits-in': in rankscope\.diagnosis\.facts\.calls and"):
+        type("WaitsIn", (Fact,), {})
+
+
+def test_a_fact_with_slots_is_made_twice_and_known_once() -> None:
+    before = dict(FACTS)
+    made: type[Fact] = dataclass(frozen=True, slots=True)(
+        type("MadeTwice", (Fact,), {"__annotations__": {"rank": "int"}})
+    )
+    assert FACTS.pop("made-twice") is made
+    assert before == FACTS
+
+
+def test_a_second_wording_of_an_advice_is_refused() -> None:
+    key = next(iter(ADVICE))
+    with pytest.raises(ValueError, match=f"two files have words for the advice '{key}'"):
+        ADVICE.update({key: "something else"})
 
 
 def test_every_cause_has_a_rule_that_may_find_it() -> None:

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 from execution import RANKSCOPE
@@ -38,7 +37,6 @@ def run_several(
     """
     alone = [name for name in names if load_case(name, root).expect.alone]
     turns = threading.Semaphore(at_once or STARTING)
-    run = partial(run_and_judge, root=root, command=command, ranks=ranks)
     runs: Runs = {}
 
     def beside_others(name: str) -> Result:

@@ -2,19 +2,39 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass
 
 from rankscope.diagnosis.finding import Finding
-from rankscope.report.words import doing, headline, sentence
+from rankscope.diagnosis.verdict import Alternative, Certainty, Culprit, Outcome
+from rankscope.report.conclude import alternative_in_words, culprit_in_words
+from rankscope.report.words import headline, sentence
 from rankscope.report.words.advice import advise
 
 
-def in_words(finding: Finding) -> Finding:
-    return replace(
-        finding,
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A finding as it is read."""
+
+    outcome: Outcome
+    cause: str
+    certainty: Certainty
+    culprits: tuple[Culprit, ...]
+    summary: str
+    because: tuple[str, ...]
+    fix: tuple[str, ...]
+    alternatives: tuple[Alternative, ...]
+    references: tuple[str, ...]
+
+
+def in_words(finding: Finding) -> Told:
+    return Told(
+        outcome=finding.outcome,
+        cause=finding.cause,
+        certainty=finding.certainty,
+        culprits=tuple(map(culprit_in_words, finding.culprits)),
         summary=headline(finding.summary),
         because=tuple(map(sentence, finding.because)),
         fix=tuple(map(advise, finding.fix)),
-        culprits=tuple(replace(culprit, doing=doing(culprit.doing)) for culprit in finding.culprits),
-        alternatives=tuple(replace(other, because=headline(other.because)) for other in finding.alternatives),
+        alternatives=tuple(map(alternative_in_words, finding.alternatives)),
+        references=finding.references,
     )

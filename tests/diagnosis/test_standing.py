@@ -7,9 +7,8 @@ from typing import Any
 
 import factories as make
 import pytest
-from in_words import in_words
+from in_words import Told, in_words
 
-from rankscope.diagnosis.finding import Finding
 from rankscope.diagnosis.rules.standing.standing import explain_standing
 from rankscope.evidence.model import FileLock, RankEvidence, Syscall
 
@@ -22,7 +21,7 @@ LOADER = (make.lib("multiprocessing/queues.py", "get"), make.lib("torch/utils/da
 TCP = "tcp 127.0.0.1:5000 -> 127.0.0.1:9000"
 
 
-def explain(rank: RankEvidence, *others: RankEvidence, **fields: Any) -> Finding:
+def explain(rank: RankEvidence, *others: RankEvidence, **fields: Any) -> Told:
     """The finding, with all facts in words."""
     return in_words(explain_standing(rank, make.evidence(rank, *others, **fields), waiters=(0, 1, 3)))
 

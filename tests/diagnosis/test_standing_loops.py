@@ -7,9 +7,8 @@ from typing import Any
 
 import factories as make
 import pytest
-from in_words import in_words
+from in_words import Told, in_words
 
-from rankscope.diagnosis.finding import Finding
 from rankscope.diagnosis.rules.standing.loops import loop_at
 from rankscope.diagnosis.rules.standing.standing import explain_standing
 from rankscope.evidence.model import RankEvidence, StackSample, Syscall
@@ -17,7 +16,7 @@ from rankscope.evidence.model import RankEvidence, StackSample, Syscall
 SLEEP = make.process("clock_nanosleep", sleeps=3, main_cpu=0.0002)
 
 
-def explain(rank: RankEvidence, text: str, **fields: Any) -> Finding:
+def explain(rank: RankEvidence, text: str, **fields: Any) -> Told:
     return in_words(explain_standing(rank, make.evidence(rank, source={"train.py": text}, **fields), waiters=(0, 1)))
 
 
@@ -26,7 +25,7 @@ def stands_at(line: int, function: str = "wait", **fields: Any) -> RankEvidence:
     return make.rank(2, main, **{"still_for_s": 40.0, "processes": SLEEP, **fields})
 
 
-def stand_of(text: str, **fields: Any) -> Finding:
+def stand_of(text: str, **fields: Any) -> Told:
     """The rank stands in the line of `text` that is marked with `# here`."""
     line = next(number for number, row in enumerate(text.splitlines(), 1) if "# here" in row)
     return explain(stands_at(line, **fields), text)
@@ -169,6 +168,11 @@ def test_the_loop_of_an_enclosing_function_is_another_ones() -> None:
     assert loop_at(make.frame("train.py", 3, "inner"), seen) is None
     assert loop_at(make.frame("train.py", 4, "<module>"), seen) is not None
     assert loop_at(make.frame("train.py", 4, "<module>"), make.evidence(source={"train.py": "while ("})) is None
+
+
+def test_a_string_of_which_python_warns_does_not_hide_the_loop() -> None:
+    seen = make.evidence(source={"train.py": 'DIGITS = "\\d+"\nwhile lock.exists():\n    time.sleep(1)\n'})
+    assert loop_at(make.frame("train.py", 3, "<module>"), seen) is not None
 
 
 ENDLESS = {

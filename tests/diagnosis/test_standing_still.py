@@ -7,10 +7,9 @@ from typing import Any
 
 import factories as make
 import pytest
-from in_words import in_words
+from in_words import Told, in_words
 
 from rankscope.diagnosis.diagnose import diagnose
-from rankscope.diagnosis.finding import Finding
 from rankscope.diagnosis.rules.standing.standing import explain_standing
 from rankscope.evidence.model import ProcessSample, RankEvidence, StackSample, Syscall
 
@@ -18,7 +17,7 @@ POLL = "def wait(flag):\n    while not flag.set_by_somebody:\n        time.sleep
 WORK = "def pace(items):\n    for item in items:\n        handle(item)\n        time.sleep(0.5)\n"
 
 
-def explain(rank: RankEvidence, **fields: Any) -> Finding:
+def explain(rank: RankEvidence, **fields: Any) -> Told:
     return in_words(explain_standing(rank, make.evidence(rank, **fields), waiters=(0, 1, 3)))
 
 

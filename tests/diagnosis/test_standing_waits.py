@@ -6,9 +6,8 @@ from typing import Any
 
 import factories as make
 import pytest
-from in_words import in_words
+from in_words import Told, in_words
 
-from rankscope.diagnosis.finding import Finding
 from rankscope.diagnosis.rules.standing.standing import explain_standing
 from rankscope.evidence.model import ChildProcess, RankEvidence, Syscall
 
@@ -22,7 +21,7 @@ EVENT_LOOP = [
 ]
 
 
-def explain(rank: RankEvidence, **fields: Any) -> Finding:
+def explain(rank: RankEvidence, **fields: Any) -> Told:
     return in_words(explain_standing(rank, make.evidence(rank, **fields), waiters=(0, 1, 3)))
 
 

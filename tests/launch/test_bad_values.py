@@ -56,18 +56,21 @@ def spoil(features):
 
 
 @pytest.mark.parametrize(
-    ("program", "cause", "named"),
-    [(HIDDEN_INFINITY, "nan-input", "input[0]"), (LARGE_GRADIENT, "nan-gradient", "0.weight")],
+    ("program", "cause", "named", "place"),
+    [
+        (HIDDEN_INFINITY, "nan-input", "input[0]", "features = "),
+        (LARGE_GRADIENT, "nan-gradient", "0.weight", "loss.backward()"),
+    ],
     ids=["an infinite feature that tanh hides", "a gradient that is bad in a large weight alone"],
 )
-def test_rank_and_line_are_named(rankscope: Rankscope, program: str, cause: str, named: str) -> None:
+def test_rank_and_line_are_named(rankscope: Rankscope, program: str, cause: str, named: str, place: str) -> None:
     script = rankscope.script(HEAD + program + TRAIN)
     ended = rankscope.run(script)
     verdict = ended.verdict
     assert (ended.code, verdict["outcome"], verdict["cause"]) == (0, "nan", cause), verdict
     assert [culprit["rank"] for culprit in verdict["culprits"]] == [1]
     assert verdict["victims"] == [0]
-    line = next(number for number, text in enumerate(script.read_text().splitlines(), 1) if "loss.backward()" in text)
+    line = next(number for number, text in enumerate(script.read_text().splitlines(), 1) if place in text)
     assert verdict["culprits"][0]["where"]["line"] == line
     assert "after 57 optimizer steps" in verdict["headline"]
     assert named in " ".join(verdict["because"])

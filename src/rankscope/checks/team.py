@@ -14,7 +14,7 @@ import msgspec
 from rankscope.checks.child import Child, Ended, run_child
 from rankscope.checks.model import Findings, Flaw
 from rankscope.checks.world import CheckFailed, is_rank
-from rankscope.diagnosis.views import ranks_text
+from rankscope.report.words.phrases import ranks_text
 
 RESULTS = "RANKSCOPE_CHECK_RESULTS"
 LIMIT = "RANKSCOPE_CHECK_LIMIT_S"

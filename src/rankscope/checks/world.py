@@ -263,6 +263,6 @@ def _store_flaw(place: Place, host: bool, message: str) -> Flaw:
 
 
 def _ranks(ranks: list[int]) -> str:
-    from rankscope.diagnosis.views import ranks_text
+    from rankscope.report.words.phrases import ranks_text
 
     return ranks_text(ranks)

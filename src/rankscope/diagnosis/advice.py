@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, init=False)
 class Advice:
-    """`Advice("let-it-run", pid=4121)`."""
+    """`Advice("continue-process", pid=4121)`."""
 
     key: str
     about: tuple[tuple[str, str | int], ...]

@@ -23,7 +23,11 @@ def decide(findings: Sequence[Finding], graph: WaitGraph) -> Finding | None:
     then the special cause before the general one. What else is likely becomes an alternative."""
     if not findings:
         return None
-    ordered = sorted(findings, key=cmp_to_key(lambda one, other: _compare(one, other, graph)))
+
+    def compare(one: Finding, other: Finding) -> int:
+        return _compare(one, other, graph)
+
+    ordered = sorted(findings, key=cmp_to_key(compare))
     first, rest = ordered[0], ordered[1:]
     known = {first.cause, *(each.cause for each in first.alternatives)}
     more = []

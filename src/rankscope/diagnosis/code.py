@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import warnings
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
@@ -12,6 +10,7 @@ from rankscope.diagnosis.losses import computed_at, fed_at
 from rankscope.diagnosis.raised_exits import raised_exits
 from rankscope.diagnosis.rank_names import RANK_WORD, RankNames
 from rankscope.diagnosis.surroundings import NOTHING, Surroundings, surroundings
+from rankscope.diagnosis.syntax import parsed
 from rankscope.evidence.model import Evidence, Frame
 
 __all__ = ["Branch", "CodeReader", "Surroundings"]
@@ -138,8 +137,7 @@ class _Program:
     """The files that parse."""
 
     def __init__(self, sources: Sequence[tuple[str, str]]) -> None:
-        parsed = {file: _parse(text) for file, text in sources}
-        self.trees = {file: tree for file, tree in parsed.items() if tree is not None}
+        self.trees = {file: tree for file, text in sources if (tree := parsed(text)) is not None}
         self._known: RankNames | None = None
         self._around: dict[tuple[str, int, str, str], Surroundings] = {}
 
@@ -173,12 +171,3 @@ def _is_failure(branch: Branch) -> bool:
 def _read(sources: tuple[tuple[str, str], ...]) -> _Program:
     """Rules of one diagnosis read the same files."""
     return _Program(sources)
-
-
-def _parse(text: str) -> ast.Module | None:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the user's strings, which are no concern of the report's reader
-            return ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None

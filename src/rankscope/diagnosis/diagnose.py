@@ -7,6 +7,7 @@ from dataclasses import replace
 from rankscope.diagnosis.arbiter import decide
 from rankscope.diagnosis.case import Case, prepare
 from rankscope.diagnosis.compose import compose, fine
+from rankscope.diagnosis.facts.seen import CollectorNote
 from rankscope.diagnosis.finding import Finding, Ruling
 from rankscope.diagnosis.registry import RULES
 from rankscope.diagnosis.rules.crashes import rules as crashes
@@ -62,5 +63,5 @@ def _with_logs(ruling: Ruling, evidence: Evidence) -> Ruling:
         signs_of_life=signs_of_life(evidence),
         messages=messages,
         refused=evidence.refused,
-        notes=(*ruling.notes, *(f"{what}: {why}" for what, why in evidence.missing.items())),
+        notes=(*ruling.notes, *(CollectorNote(what, why) for what, why in evidence.missing.items())),
     )

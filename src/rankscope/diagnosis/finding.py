@@ -26,8 +26,8 @@ class Suspect:
     pid: int | None
     process: ProcessKind
     where: Where | None
-    doing: str | Fact
-    stage: str | Fact | None = None
+    doing: Fact
+    stage: Fact | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,8 @@ class Possibility:
 
     cause: str
     certainty: Certainty
-    because: str | Fact
-    next: str | Advice = ""
+    because: Fact
+    next: Advice | None = None
     """The step that would confirm this cause or rule it out."""
 
 
@@ -57,11 +57,11 @@ class Finding:
     """An id of the table in `causes.py`."""
     certainty: Certainty
     culprits: tuple[Suspect, ...]
-    summary: str | Fact
+    summary: Fact
     """What the headline says."""
-    because: tuple[str | Fact, ...]
+    because: tuple[Fact, ...]
     """In the order that convinces."""
-    fix: tuple[str | Advice, ...] = ()
+    fix: tuple[Advice, ...] = ()
     """Most useful first; where empty, what the table says of the cause."""
     alternatives: tuple[Possibility, ...] = ()
     references: tuple[str, ...] = ()
@@ -72,7 +72,7 @@ class Finding:
     """The last progress of the culprits, where the rule knows it better than their pages."""
     began: float | None = None
     """When the cause itself came about, however long the job went on after it."""
-    next: tuple[str | Advice, ...] = ()
+    next: tuple[Advice, ...] = ()
     """Steps that would confirm it, where it is not proven."""
     ways: tuple[Way, ...] = ()
     """Of a divergence: the ways that the ranks took."""
@@ -85,27 +85,27 @@ class Ruling:
     outcome: Outcome
     cause: str | None
     certainty: Certainty
-    summary: str | Fact
+    summary: Fact
     culprits: tuple[Suspect, ...] = ()
     victims: tuple[int, ...] = ()
     victims_failed: bool = False
     """The victims ended because of it; otherwise they wait."""
     victims_told: bool = False
     """The summary speaks of the victims itself."""
-    because: tuple[str | Fact, ...] = ()
-    fix: tuple[str | Advice, ...] = ()
+    because: tuple[Fact, ...] = ()
+    fix: tuple[Advice, ...] = ()
     alternatives: tuple[Possibility, ...] = ()
     detected_after_s: float | None = None
     world_size: int = 0
     started_at: float | None = None
     ended_at: float | None = None
     exit_codes: dict[int, int | None] = field(default_factory=dict)
-    notes: tuple[str | Fact, ...] = ()
+    notes: tuple[Fact, ...] = ()
     references: tuple[str, ...] = ()
     stragglers: tuple[Straggler, ...] = ()
     signs_of_life: tuple[SignOfLife, ...] = ()
     messages: tuple[KnownMessage, ...] = ()
     refused: tuple[str, ...] = ()
-    next: tuple[str | Advice, ...] = ()
+    next: tuple[Advice, ...] = ()
     stages: dict[int, Fact] = field(default_factory=dict)
     ways: tuple[Way, ...] = ()

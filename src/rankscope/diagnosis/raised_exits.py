@@ -5,26 +5,18 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-_Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Module
+from rankscope.diagnosis.syntax import Function, own_nodes
 
 
 def raised_exits(tree: ast.Module) -> Iterator[tuple[int, str, int | None]]:
     """Line, function, and the code where it is written there; None where it is computed, or a text."""
-    for function in (node for node in ast.walk(tree) if isinstance(node, _Function)):
-        for node in _own_nodes(function):
+    for function in (node for node in ast.walk(tree) if isinstance(node, Function | ast.Module)):
+        for node in own_nodes(function):
             if isinstance(node, ast.Raise) and node.exc is not None:
                 raised = node.exc
                 called = raised.func if isinstance(raised, ast.Call) else raised
                 if isinstance(called, ast.Name) and called.id == "SystemExit":
                     yield node.lineno, getattr(function, "name", "<module>"), _exit_code(raised)
-
-
-def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:
-    """What stands in a function, without the functions within it."""
-    for child in ast.iter_child_nodes(function):
-        if not isinstance(child, _Function | ast.Lambda):
-            yield child
-            yield from _own_nodes(child)
 
 
 def _exit_code(raised: ast.expr) -> int | None:

@@ -6,6 +6,8 @@ import ast
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
+from rankscope.diagnosis.syntax import Function, own_nodes
+
 RANK_WORD = re.compile(
     r"(?i)(?<![a-z])(?:\w*_)?(?:rank|rank_?\d|rank_?zero|is_?main\w*|main_?process|is_?master|master|global_zero|is_?chief|"
     r"is_?leader|is_?primary|is_?coordinator|process_index|procid)(?![a-z])|get_rank|is_global_zero|"
@@ -23,7 +25,6 @@ _CONVERSIONS = frozenset({"int", "bool", "str"})
 _ROUNDS = 6
 """A name may get its meaning from another, and that from a third."""
 
-Function = ast.FunctionDef | ast.AsyncFunctionDef
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.Module)
 _TELLING = (ast.Assign, ast.AnnAssign, ast.NamedExpr, ast.Call, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 Scopes = Sequence[ast.AST]
@@ -123,7 +124,7 @@ class RankNames:
 
     def _answers(self, function: Function, scopes: Scopes) -> bool:
         """Whether a function tells the rank, or whether this is some rank."""
-        answers = [node.value for node in _own_nodes(function) if isinstance(node, ast.Return)]
+        answers = [node.value for node in own_nodes(function) if isinstance(node, ast.Return)]
         if any(value is not None and self._is_rank(value, scopes) for value in answers):
             return True
         constant = all(isinstance(value, ast.Constant) and isinstance(value.value, bool) for value in answers)
@@ -137,7 +138,7 @@ class RankNames:
 
     def _tests(self, function: Function, scopes: Scopes) -> bool:
         """Whether a condition in the function itself is on the rank."""
-        for node in _own_nodes(function):
+        for node in own_nodes(function):
             if isinstance(node, ast.If | ast.IfExp) and self.speaks(node.test, scopes):
                 return True
             if isinstance(node, ast.BoolOp) and self.speaks(node.values[0], scopes):
@@ -209,13 +210,3 @@ def _telling_nodes(tree: ast.Module) -> Iterator[tuple[ast.AST, tuple[ast.AST, .
             yield node, scopes
         inner = (node, *scopes) if isinstance(node, _SCOPES) else scopes
         waiting.extend((child, inner) for child in ast.iter_child_nodes(node))
-
-
-def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:
-    """What stands in a function, without the functions within it."""
-    waiting = list(ast.iter_child_nodes(function))
-    while waiting:
-        node = waiting.pop()
-        if not isinstance(node, Function | ast.Lambda):
-            yield node
-            waiting.extend(ast.iter_child_nodes(node))

@@ -9,7 +9,8 @@ from itertools import pairwise
 
 from rankscope.diagnosis.branches import Branch, Place
 from rankscope.diagnosis.conditions import conditions, way_to_call
-from rankscope.diagnosis.rank_names import Function, RankNames
+from rankscope.diagnosis.rank_names import RankNames
+from rankscope.diagnosis.syntax import Function
 from rankscope.diagnosis.ways_past import case_branch, caught, swallowing, ways_past
 
 _Loop = ast.For | ast.AsyncFor | ast.While

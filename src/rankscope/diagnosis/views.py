@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable
-
 from rankscope.diagnosis.facts import Fact
 from rankscope.diagnosis.finding import Suspect
 from rankscope.diagnosis.verdict import ProcessKind, Where
@@ -15,8 +12,6 @@ LIFE_CPU_SHARE = 0.05
 LIFE_IO_BYTES_PER_S = 4096
 _SLEEPS_OF_A_LOOP = 4
 _WORK_CPU_SHARE = 0.02
-NO_LINE = "a line that was not recorded"
-"""Said of calls that torch's own C++ issued, and of ranks whose notes are lost."""
 
 
 def main_thread(sample: StackSample) -> Thread | None:
@@ -116,42 +111,7 @@ def alive(rank: RankEvidence) -> bool:
     return rank.exit is None
 
 
-def rank_culprit(rank: RankEvidence, doing: str | Fact, at: Where | None, process: ProcessKind = "rank") -> Suspect:
+def rank_culprit(rank: RankEvidence, doing: Fact, at: Where | None, process: ProcessKind = "rank") -> Suspect:
     # Files of other tools do not always tell host and pid.
     host, pid = rank.host or None, rank.pid or None
     return Suspect(rank=rank.rank, host=host, pid=pid, process=process, where=at, doing=doing)
-
-
-def rank_list(ranks: Iterable[int], most: int = 12) -> str:
-    """`0-2, 4`; after `most` pieces, how many are left out."""
-    runs: list[list[int]] = []
-    for rank in sorted(set(ranks)):
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
-    # Two neighbours read better as two.
-    runs = [piece for run in runs for piece in ([run] if len(run) > 2 else [[rank] for rank in run])]
-    pieces = [f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
-    if len(pieces) <= most:
-        return ", ".join(pieces)
-    return f"{', '.join(pieces[:most])} and {sum(map(len, runs[most:]))} more"
-
-
-def ranks_text(ranks: Iterable[int]) -> str:
-    """`rank 3`, or `ranks 0-2, 4`."""
-    known = sorted(set(ranks))
-    return f"rank {known[0]}" if len(known) == 1 else f"ranks {rank_list(known)}"
-
-
-def verb(ranks: tuple[int, ...] | list[int], word: str) -> str:
-    """`rank 2 waits`, `ranks 0, 1 wait`."""
-    return f"{word}s" if len(set(ranks)) == 1 else word
-
-
-def place(at: Where | None) -> str:
-    """`push_metrics (train.py:88)`, or an honest nothing."""
-    if at is None:
-        return "code of which no line is known"
-    name = os.path.basename(at.file)
-    return f"{name}:{at.line}" if at.function == "<module>" else f"{at.function} ({name}:{at.line})"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import msgspec
@@ -35,8 +35,9 @@ def examine(evidence: Evidence) -> Ruling:
 
 
 def annotated(verdict: Verdict, notes: Iterable[str | Fact]) -> Verdict:
-    """With these notes after its own, each once, and none that says what the headline says."""
-    said = (*verdict.notes, *map(sentence, notes))
+    """With these notes after its own, each once, and none that says what the headline says. What the system itself said,
+    such as why a file could not be written, comes as text."""
+    said = (*verdict.notes, *(sentence(note) if isinstance(note, Fact) else note for note in notes))
     return replace(verdict, notes=tuple(note for note in dict.fromkeys(said) if note != verdict.headline))
 
 
@@ -47,12 +48,12 @@ def pronounce(ruling: Ruling) -> Verdict:
         outcome=ruling.outcome,
         cause=ruling.cause,
         certainty=ruling.certainty,
-        culprits=tuple(_culprit(suspect) for suspect in ruling.culprits),
+        culprits=tuple(culprit_in_words(suspect) for suspect in ruling.culprits),
         victims=ruling.victims,
         headline=_headline(ruling),
         because=tuple(dict.fromkeys(map(sentence, ruling.because))),
         fix=tuple(dict.fromkeys(map(advise, ruling.fix))),
-        alternatives=tuple(_alternative(each) for each in ruling.alternatives),
+        alternatives=tuple(alternative_in_words(each) for each in ruling.alternatives),
         detected_after_s=ruling.detected_after_s,
         world_size=ruling.world_size,
         started_at=ruling.started_at,
@@ -66,7 +67,7 @@ def pronounce(ruling: Ruling) -> Verdict:
         refused=ruling.refused,
         next=tuple(map(advise, ruling.next)),
         stages={rank: sentence(stage) for rank, stage in ruling.stages.items()},
-        facts=tuple(as_value(fact) for fact in ruling.because if isinstance(fact, Fact)),
+        facts=tuple(as_value(fact) for fact in ruling.because),
         retry=cause.retry if cause is not None else "unknown",
         sides=tuple(
             Side(way.ranks, way.where, sentence(way.call) if way.call is not None else "") for way in ruling.ways
@@ -76,7 +77,7 @@ def pronounce(ruling: Ruling) -> Verdict:
 
 def as_value(fact: Fact) -> dict[str, Any]:
     """`{"kind": "waits-in", "ranks": [0, 1], ...}`, a fact within a fact with its kind as well."""
-    inner = {name: _plain(getattr(fact, name)) for name in fact.__dataclass_fields__}  # type: ignore[attr-defined]
+    inner = {field.name: _plain(getattr(fact, field.name)) for field in fields(fact)}
     return {"kind": kind_of(type(fact)), **inner}
 
 
@@ -94,7 +95,7 @@ def _headline(ruling: Ruling) -> str:
     return text if text.endswith(".") else text + "."
 
 
-def _culprit(suspect: Suspect) -> Culprit:
+def culprit_in_words(suspect: Suspect) -> Culprit:
     return Culprit(
         rank=suspect.rank,
         host=suspect.host,
@@ -106,10 +107,10 @@ def _culprit(suspect: Suspect) -> Culprit:
     )
 
 
-def _alternative(possibility: Possibility) -> Alternative:
+def alternative_in_words(possibility: Possibility) -> Alternative:
     return Alternative(
         cause=possibility.cause,
         certainty=possibility.certainty,
         because=headline(possibility.because),
-        next=advise(possibility.next),
+        next=advise(possibility.next) if possibility.next is not None else "",
     )

@@ -7,9 +7,9 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rankscope.diagnosis.views import rank_list
 from rankscope.evidence.model import Stage
 from rankscope.report.phrases import plain
+from rankscope.report.words.phrases import rank_list
 
 _MEMORY_WORTH_TELLING = 1 << 20
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rankscope.diagnosis.views import ranks_text
 from rankscope.evidence.model import Gpu
 from rankscope.report.phrases import plain
+from rankscope.report.words.phrases import ranks_text
 
 
 def status_lines(

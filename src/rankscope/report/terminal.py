@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from rankscope.diagnosis.verdict import Culprit, KnownMessage, Outcome, SignOfLife, Verdict
-from rankscope.diagnosis.views import ranks_text
 from rankscope.report.phrases import duration, plain, short_path
-from rankscope.report.words.phrases import span
+from rankscope.report.words.phrases import ranks_text, span
 
 MOST_LINES = 20
 _LEAST_WIDTH = 40

@@ -7,17 +7,24 @@ A fact is a frozen dataclass that derives from `Fact`; its kind in `verdict.json
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 FACTS: dict[str, type[Fact]] = {}
 """Kind → class, of every fact that there is."""
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
+@dataclass(frozen=True, slots=True)
 class Fact:
-    __slots__ = ()
+    """What all facts have in common: a kind that is theirs alone."""
 
     def __init_subclass__(cls) -> None:
-        FACTS[kind_of(cls)] = cls  # a dataclass with slots is made twice: the second is the one that is used
+        kind = kind_of(cls)
+        known = FACTS.get(kind, cls)
+        # A dataclass with slots is made twice: the second is the one that is used.
+        if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise TypeError(f"two facts of the kind {kind!r}: in {known.__module__} and in {cls.__module__}")
+        FACTS[kind] = cls
 
 
 def kind_of(fact: type[Fact]) -> str:

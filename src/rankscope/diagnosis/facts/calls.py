@@ -118,7 +118,7 @@ class WentOn(Fact):
     """After the first difference the sequences agree again, so many calls apart: that is what happened there."""
 
     ranks: tuple[int, ...]
-    kind: Literal["extra", "skipped", "changed"]
+    what: Literal["extra", "skipped", "changed"]
     count: int
 
 

@@ -75,7 +75,7 @@ class Remark(Fact):
 
 @dataclass(frozen=True, slots=True)
 class SeenAsException(Fact):
-    """The same without the special cause."""
+    """The exception behind a special cause, for a reader who doubts that cause."""
 
     type: str
     at: Where | None
@@ -83,12 +83,16 @@ class SeenAsException(Fact):
 
 @dataclass(frozen=True, slots=True)
 class PrintedTraceback(Fact):
+    """An exception that a program had caught before it ended itself."""
+
     type: str
     at: Where | None
 
 
 @dataclass(frozen=True, slots=True)
 class EndedWith(Fact):
+    """A rank ended with an exit code."""
+
     rank: int | None
     code: int
     call: str = ""
@@ -121,16 +125,22 @@ class RaisesThatCode(Fact):
 
 @dataclass(frozen=True, slots=True)
 class LogEndsWithTraceback(Fact):
+    """Nobody saw a rank end; the last that its log holds is a traceback."""
+
     rank: int
 
 
 @dataclass(frozen=True, slots=True)
 class HandledSignals(Fact):
+    """Signals that a program had received and handled before the one that ended it."""
+
     signals: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class EndedBySignal(Fact):
+    """A signal ended a rank."""
+
     rank: int
     pid: int
     signal: str
@@ -144,6 +154,8 @@ class EndedBySignal(Fact):
 
 @dataclass(frozen=True, slots=True)
 class InterpreterWasLeaving(Fact):
+    """A rank's program had ended before, and Python was being taken down."""
+
     rank: int
     native_thread: bool = False
     """A thread of C++ wanted Python when it was gone."""
@@ -151,6 +163,8 @@ class InterpreterWasLeaving(Fact):
 
 @dataclass(frozen=True, slots=True)
 class MemoryKiller(Fact):
+    """The kernel's log or the memory controller shows that the memory killer ended the process."""
+
     line: str = ""
     """Of the kernel's log."""
     kills: int = 0
@@ -159,22 +173,24 @@ class MemoryKiller(Fact):
 
 @dataclass(frozen=True, slots=True)
 class NoMemoryKillerSeen(Fact):
+    """Nothing shows that the memory killer sent the SIGKILL. `missing`: what could not be looked at."""
+
     missing: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryKillerEndsWorkersSo(Fact):
-    pass
+    """The memory killer ends data-loading workers in this way."""
 
 
 @dataclass(frozen=True, slots=True)
 class SignalMayComeFromElsewhere(Fact):
-    pass
+    """The signal may have been sent from outside the job."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryLimit(Fact):
-    """Of the address space of each rank, set by the command itself."""
+    """Each rank's address space was limited by the command itself."""
 
     limit: str
 
@@ -202,17 +218,23 @@ class FailedAlike(Fact):
 
 @dataclass(frozen=True, slots=True)
 class AlsoFailedSo(Fact):
+    """Ranks that failed in the same way as the culprit."""
+
     ranks: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class FailedLater(Fact):
+    """Ranks that failed by themselves, `after_s` after the first."""
+
     ranks: tuple[int, ...]
     after_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class FailedAsConsequence(Fact):
+    """Ranks that failed only because another had."""
+
     ranks: tuple[int, ...]
 
 
@@ -220,14 +242,14 @@ class FailedAsConsequence(Fact):
 class Together(Fact):
     """Failures of several ranks at one moment, of which none is a consequence of another."""
 
-    failures: tuple[str | Fact, ...]
+    failures: tuple[Fact, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Besides(Fact):
     """A failure of another rank that is not the verdict."""
 
-    failure: str | Fact
+    failure: Fact
     earlier: bool
 
 
@@ -257,18 +279,22 @@ class LeftEarly(Fact):
 
 @dataclass(frozen=True, slots=True)
 class LeftTogether(Fact):
-    first: Fact | str
+    """A rank ended too early, and others with it."""
+
+    first: Fact
     others: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class StillNeededBy(Fact):
+    """Ranks that waited for a rank that had ended."""
+
     ranks: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class LeftWhileNeeded(Fact):
-    pass
+    """Of a rank: it ended well while others still needed it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,6 +306,8 @@ class NeverJoined(Fact):
 
 @dataclass(frozen=True, slots=True)
 class LoaderEnded(Fact):
+    """A rank's data loader came to its end earlier than that of another rank."""
+
     batches: int
     other: int
     other_batches: int
@@ -311,4 +339,4 @@ class MetUnlike(Fact):
 
 @dataclass(frozen=True, slots=True)
 class WrongWayUnknown(Fact):
-    pass
+    """Ranks met in unlike calls, and nothing shows which of them was wrong."""

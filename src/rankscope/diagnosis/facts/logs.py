@@ -46,6 +46,8 @@ class ComparedCall(Fact):
 
 @dataclass(frozen=True, slots=True)
 class ComparedCallsDiffer(Fact):
+    """The ranks called different collectives, as torch itself compared them."""
+
     sides: tuple[ComparedCall, ...]
 
 
@@ -82,17 +84,23 @@ class WaitedInVain(Fact):
 
 @dataclass(frozen=True, slots=True)
 class DidNotCome(Fact):
+    """Of a rank: it did not come to a call that others waited in."""
+
     call: LoggedCall
 
 
 @dataclass(frozen=True, slots=True)
 class RanIntoTimeLimit(Fact):
+    """Ranks whose logs say that a collective took longer than its time limit."""
+
     ranks: tuple[int, ...]
     call: LoggedCall
 
 
 @dataclass(frozen=True, slots=True)
 class ToldNoTimeLimit(Fact):
+    """Ranks whose logs say nothing of a time limit, where those of others do."""
+
     ranks: tuple[int, ...]
 
 
@@ -114,6 +122,8 @@ class HadEntered(Fact):
 
 @dataclass(frozen=True, slots=True)
 class WaitedIn(Fact):
+    """Ranks whose logs show that they waited in a call."""
+
     ranks: tuple[int, ...]
     call: LoggedCall
 
@@ -170,7 +180,7 @@ class NotAtInit(Fact):
 
 @dataclass(frozen=True, slots=True)
 class DidNotReach(Fact):
-    """`init_process_group`, or `the first collective`."""
+    """Of a rank: it did not reach a call that every rank makes at the beginning."""
 
     call: Literal["init_process_group", "first collective"]
 
@@ -195,15 +205,6 @@ class PeerWentAway(Fact):
 
 
 @dataclass(frozen=True, slots=True)
-class UnnamedRaised(Fact):
-    """A rank that the log does not name raised an exception."""
-
-    type: str
-    message: str
-    where: Where | None
-
-
-@dataclass(frozen=True, slots=True)
 class WroteKnown(Fact):
     """A rank (None: one that the log does not name) wrote a line of which it is known what it signifies."""
 
@@ -222,6 +223,8 @@ class OnlySuffered(Fact):
 
 @dataclass(frozen=True, slots=True)
 class Suffered(Fact):
+    """A rank wrote a message that only victims of another's failure write."""
+
     rank: int | None
     meaning: str
 

@@ -20,6 +20,8 @@ class RecordedCall(Fact):
 
 @dataclass(frozen=True, slots=True)
 class EnteredNotFinished(Fact):
+    """Ranks whose dumps show a collective that they entered and did not finish."""
+
     ranks: tuple[int, ...]
     call: RecordedCall
 
@@ -61,6 +63,8 @@ class OnlyTheyCall(Fact):
 
 @dataclass(frozen=True, slots=True)
 class WaitsInRecorded(Fact):
+    """Of a rank: it waits in a collective that its dump holds."""
+
     call: RecordedCall
 
 
@@ -91,7 +95,7 @@ class WaitsForUndumped(Fact):
 
 @dataclass(frozen=True, slots=True)
 class NoDump(Fact):
-    """`only`: every other rank of the group has entered the call."""
+    """No dump of these ranks was given. `only`: every other rank of the group has entered the call."""
 
     ranks: tuple[int, ...]
     only: bool
@@ -115,6 +119,8 @@ class ParkedIn(Fact):
 
 @dataclass(frozen=True, slots=True)
 class ParkedApart(Fact):
+    """The ranks' stacks stand in different collectives."""
+
     sides: tuple[ParkedIn, ...]
 
 

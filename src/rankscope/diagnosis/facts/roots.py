@@ -10,7 +10,7 @@ from rankscope.diagnosis.verdict import Where
 
 @dataclass(frozen=True, slots=True)
 class InCall(Fact):
-    """Ranks wait in a call; where is None where its line was not recorded."""
+    """Ranks wait in a call; `where` is None where its line was not recorded."""
 
     ranks: tuple[int, ...]
     op: str
@@ -26,6 +26,8 @@ class AllWait(Fact):
 
 @dataclass(frozen=True, slots=True)
 class NothingMoved(Fact):
+    """No rank of the job has moved for `for_s` seconds."""
+
     for_s: float
 
 
@@ -33,7 +35,7 @@ class NothingMoved(Fact):
 class SoDo(Fact):
     """What was said of the first is true of other ranks too."""
 
-    first: Fact | str
+    first: Fact
     others: tuple[int, ...]
 
 
@@ -41,7 +43,7 @@ class SoDo(Fact):
 class BeyondTimeLimit(Fact):
     """What the awaited rank did took longer than the collective's own time limit."""
 
-    summary: Fact | str
+    summary: Fact
     ranks: tuple[int, ...]
     """Whose limit passed."""
 
@@ -65,6 +67,8 @@ class AwaitsUnseen(Fact):
 
 @dataclass(frozen=True, slots=True)
 class NoEvidence(Fact):
+    """Ranks of which nothing at all is known."""
+
     ranks: tuple[int, ...]
 
 
@@ -84,6 +88,8 @@ class ConnectionLost(Fact):
 
 @dataclass(frozen=True, slots=True)
 class EndedFirst(Fact):
+    """The first of the ranks that ended because of something that was not seen."""
+
     rank: int
     message: str
     """The job's own words."""
@@ -112,12 +118,3 @@ class InsideStage(Fact):
     ranks: tuple[int, ...]
     label: str
     where: Where | None
-
-
-@dataclass(frozen=True, slots=True)
-class Watched(Fact):
-    """What a short look at a rank showed."""
-
-    rank: int
-    where: Where | None
-    seen: tuple[Fact, ...]

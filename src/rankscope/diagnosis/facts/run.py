@@ -9,6 +9,8 @@ from rankscope.diagnosis.facts import Fact
 
 @dataclass(frozen=True, slots=True)
 class EndedWell(Fact):
+    """Every rank ended with code 0."""
+
     ranks: int
 
 
@@ -16,7 +18,7 @@ class EndedWell(Fact):
 class Meanwhile(Fact):
     """What the diagnosis found at a moment that somebody else chose."""
 
-    summary: str | Fact
+    summary: Fact
     culprits: int
     victims: tuple[int, ...]
     victims_failed: bool
@@ -24,6 +26,8 @@ class Meanwhile(Fact):
 
 @dataclass(frozen=True, slots=True)
 class StoppedBySignal(Fact):
+    """A signal to the launcher stopped the job."""
+
     signal: int
     meanwhile: Meanwhile | None = None
 
@@ -42,6 +46,8 @@ class StoppedTwice(Fact):
 
 @dataclass(frozen=True, slots=True)
 class FirstToFail(Fact):
+    """The rank that ended first, with its exit code."""
+
     rank: int
     code: int
 
@@ -58,12 +64,16 @@ class OnlyExitCodes(Fact):
 
 @dataclass(frozen=True, slots=True)
 class NeverStarted(Fact):
+    """Torch could not start the ranks."""
+
     message: str
     """Torch's own."""
 
 
 @dataclass(frozen=True, slots=True)
 class LauncherRaised(Fact):
+    """An error in torch's launcher ended the run."""
+
     type: str
     message: str
 
@@ -78,6 +88,8 @@ class StartingRanks(Fact):
 
 @dataclass(frozen=True, slots=True)
 class EarlierAttempt(Fact):
+    """How an earlier attempt of the same run had ended."""
+
     attempt: int
     headline: str
     """Of the verdict on it, as it was said then."""
@@ -106,6 +118,8 @@ class CameBack(Fact):
 
 @dataclass(frozen=True, slots=True)
 class EvidenceElsewhere(Fact):
+    """The evidence of all nodes lies on another host."""
+
     host: str
 
 

@@ -42,7 +42,7 @@ class Looked(Fact):
 
     rank: int
     where: Where | None
-    seen: tuple[Fact | str, ...]
+    seen: tuple[Fact, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +78,14 @@ class NotUsed(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class CollectorNote(Fact):
+    """What the collector, or the reader of files, says about a piece of evidence that it lacked or had to guess."""
+
+    what: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class NoRankNamed(Fact):
     """Text in which no line names a rank, and none is known to signify anything."""
 
@@ -109,6 +117,8 @@ class NoEndTold(Fact):
 
 @dataclass(frozen=True, slots=True)
 class NoLogOf(Fact):
+    """Ranks of which no line is in the logs."""
+
     ranks: tuple[int, ...]
 
 
@@ -174,6 +184,8 @@ class NoRankVariable(Fact):
 
 @dataclass(frozen=True, slots=True)
 class RunsOn(Fact):
+    """The machine that ranks run on."""
+
     ranks: tuple[int, ...]
     host: str
 

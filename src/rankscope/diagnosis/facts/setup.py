@@ -23,6 +23,8 @@ class RanksNeverStarted(Fact):
 
 @dataclass(frozen=True, slots=True)
 class DeclaredWorld(Fact):
+    """init_process_group was told another world size than was launched."""
+
     declared: int
     launched: int
 
@@ -45,6 +47,8 @@ class AskedForGroup(Fact):
 
 @dataclass(frozen=True, slots=True)
 class GroupsDiffer(Fact):
+    """The ranks asked for different process groups as their `number`-th."""
+
     number: int
     asked: tuple[AskedForGroup, ...]
 
@@ -56,6 +60,8 @@ class GroupsTakeAll(Fact):
 
 @dataclass(frozen=True, slots=True)
 class WaitInNewGroup(Fact):
+    """Ranks that wait in new_group."""
+
     ranks: tuple[int, ...]
 
 
@@ -93,6 +99,8 @@ class LostNode(Fact):
 
 @dataclass(frozen=True, slots=True)
 class NodesLost(Fact):
+    """Nodes that are gone or out of reach, with their ranks."""
+
     nodes: tuple[LostNode, ...]
     state: LostState
 
@@ -113,6 +121,8 @@ class LastWord(Fact):
 
 @dataclass(frozen=True, slots=True)
 class Answered(Fact):
+    """The machines that answered when others did not."""
+
     hosts: tuple[str, ...]
 
 
@@ -131,6 +141,8 @@ class CutApart(Fact):
 
 @dataclass(frozen=True, slots=True)
 class NoAnswerFrom(Fact):
+    """Machines to which connections from `here` are not answered at all."""
+
     here: str
     hosts: tuple[str, ...]
 

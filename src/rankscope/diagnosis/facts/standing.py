@@ -41,6 +41,8 @@ class WorksBetweenSleeps(Fact):
 
 @dataclass(frozen=True, slots=True)
 class AwaitedBy(Fact):
+    """Ranks that wait for the culprit."""
+
     ranks: tuple[int, ...]
 
 
@@ -74,7 +76,7 @@ class Stuck(Fact):
 
     rank: int
     where: Where | None
-    doing: Fact | str
+    doing: Fact
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +144,8 @@ class SeenHoldingLock(Fact):
 
 @dataclass(frozen=True, slots=True)
 class Sleeps(Fact):
+    """Of a process: it sleeps, by its own choice."""
+
     where: Where | None
 
 
@@ -224,8 +228,10 @@ class Holder(Fact):
 
 @dataclass(frozen=True, slots=True)
 class AwaitsFileLock(Fact):
+    """Of a process: it waits for the lock of a file."""
+
     path: str
-    kind: str
+    lock: str
     """`flock`, `posix` or `fcntl`."""
     holder: Holder | None = None
 
@@ -236,7 +242,7 @@ class ListedAsWaiting(Fact):
 
     pid: int
     path: str
-    kind: str
+    lock: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +275,8 @@ class AwaitsLock(Fact):
 
 @dataclass(frozen=True, slots=True)
 class ThreadStands(Fact):
+    """Where another thread of the rank stands."""
+
     thread: str
     where: Where | None
     call: str | None = None
@@ -336,6 +344,8 @@ class ProgramOver(Fact):
 
 @dataclass(frozen=True, slots=True)
 class AwaitsGpu(Fact):
+    """A rank waits for work on its GPU that does not finish."""
+
     rank: int
     where: Where | None
 
@@ -350,6 +360,8 @@ class XidReported(Fact):
 
 @dataclass(frozen=True, slots=True)
 class GpuUse(Fact):
+    """How busy a GPU is."""
+
     index: int
     name: str
     percent: int
@@ -369,6 +381,8 @@ class AwaitsBatch(Fact):
 
 @dataclass(frozen=True, slots=True)
 class WorkersStuck(Fact):
+    """Data-loading workers that stand in their own code, and one of them as an example."""
+
     stuck: int
     total: int
     pid: int

@@ -15,20 +15,18 @@ from rankscope.diagnosis.facts import Fact
 
 
 @singledispatch
-def sentence(fact: object) -> str:
-    if isinstance(fact, str):
-        return fact
+def sentence(fact: Fact) -> str:
     raise TypeError(f"no words for {type(fact).__name__}")
 
 
 @singledispatch
-def headline(fact: object) -> str:
+def headline(fact: Fact) -> str:
     """Without the full stop; what the victims do is added to it."""
     return sentence(fact)
 
 
 @singledispatch
-def doing(fact: object) -> str:
+def doing(fact: Fact) -> str:
     """A few words about a culprit: `sleeping in wandb.init`."""
     return sentence(fact)
 

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from collections import UserDict
+
 from rankscope.diagnosis.advice import Advice
 
-ADVICE: dict[str, str] = {}
+
+class Wordings(UserDict[str, str]):
+    """Key → words. Every file of words adds its own; none takes another's key."""
+
+    def __setitem__(self, key: str, words: str) -> None:
+        if key in self:
+            raise ValueError(f"two files have words for the advice {key!r}")
+        super().__setitem__(key, words)
 
 
-def advise(advice: Advice | str) -> str:
-    return advice if isinstance(advice, str) else ADVICE[advice.key].format(**dict(advice.about))
+ADVICE = Wordings()
+
+
+def advise(advice: Advice) -> str:
+    return ADVICE[advice.key].format(**dict(advice.about))

@@ -203,9 +203,9 @@ def _(fact: NewWay) -> str:
 @sentence.register
 def _(fact: WentOn) -> str:
     calls = "call" if fact.count == 1 else "calls"
-    if fact.kind == "changed":
+    if fact.what == "changed":
         return "after it the sequences agree again: this one call differs"
-    more = "more" if fact.kind == "extra" else "fewer"
+    more = "more" if fact.what == "extra" else "fewer"
     return f"after it the sequences agree again, with {fact.count} {calls} {more} on {ranks_text(fact.ranks)}"
 
 

@@ -6,9 +6,8 @@ from rankscope.diagnosis.facts import endings as facts
 from rankscope.diagnosis.rules.crashes.known_errors import KNOWN_ERRORS
 from rankscope.diagnosis.verdict import Where
 from rankscope.report.words import doing, headline, sentence
-from rankscope.report.words.phrases import place, ranks_text, verb
+from rankscope.report.words.phrases import place, ranks_text, verb, who
 
-_UNNAMED = "a rank that the log does not name"
 _TOLD_CAUSE = {"out-of-memory-host": ": the host's memory ran out", "shm-exhausted": ": /dev/shm is full"}
 _LED = {
     "cause": "was raised from it",
@@ -17,10 +16,6 @@ _LED = {
     "group": "collects it and others",
     "quoted": "repeats its text",
 }
-
-
-def _who(rank: int | None) -> str:
-    return _UNNAMED if rank is None else f"rank {rank}"
 
 
 def _in(at: Where | None) -> str:
@@ -43,7 +38,7 @@ def _beside(fact: facts.Raised) -> str:
 @headline.register
 def _(fact: facts.Raised) -> str:
     thread = f" in thread {fact.thread}," if fact.thread else ""
-    return f"{_who(fact.rank)} raised {fact.type}{thread} in {place(fact.at)}{_says(fact.text)}"
+    return f"{who(fact.rank)} raised {fact.type}{thread} in {place(fact.at)}{_says(fact.text)}"
 
 
 @doing.register
@@ -103,8 +98,8 @@ def _(fact: facts.PrintedTraceback) -> str:
 def _(fact: facts.EndedWith) -> str:
     call = f" by {fact.call}" if fact.call else ""
     if not fact.chosen:
-        return f"{_who(fact.rank)} ended with code {fact.code}{call}"
-    return f"{_who(fact.rank)} ended with code {fact.code}{call}{_in(fact.at)}, without an uncaught exception"
+        return f"{who(fact.rank)} ended with code {fact.code}{call}"
+    return f"{who(fact.rank)} ended with code {fact.code}{call}{_in(fact.at)}, without an uncaught exception"
 
 
 @headline.register

@@ -28,14 +28,13 @@ from rankscope.diagnosis.facts.logs import (
     StaleStore,
     Suffered,
     ToldNoTimeLimit,
-    UnnamedRaised,
     WaitedIn,
     WaitedInVain,
     WroteKnown,
 )
 from rankscope.report.words import doing, headline, sentence
 from rankscope.report.words.advice import ADVICE
-from rankscope.report.words.phrases import place, ranks_text, span, verb
+from rankscope.report.words.phrases import place, ranks_text, span, verb, who
 
 ADVICE.update(
     {
@@ -46,8 +45,6 @@ ADVICE.update(
         "kernel-log": "look at the kernel's log of that host: "
         "`dmesg -T | grep -i -E 'killed process|out of memory|xid'`",
         "read-its-log": "read the end of its log",
-        "same-call-everywhere": "make all ranks call the same collective with the same shape and dtype at this place",
-        "pad-or-gather-sizes": "pad or gather sizes first where the data differs from rank to rank",
         "same-collectives-everywhere": "make every rank reach the same collectives in the same order: look for a "
         "condition on the rank or on the data",
         "raise-group-timeout": "where one rank works longer (saving, evaluating, preparing data), raise the timeout "
@@ -253,34 +250,19 @@ def _(fact: PeerWentAway) -> str:
     return f"'Connection closed by localRank {fact.local_rank}' names it"
 
 
-@sentence.register
-def _(fact: UnnamedRaised) -> str:
-    at = f" in {place(fact.where)}" if fact.where is not None else ""
-    return f"a rank that the log does not name raised {fact.type}{at}{f': {fact.message}' if fact.message else ''}"
-
-
-@doing.register
-def _(fact: UnnamedRaised) -> str:
-    return f"raised {fact.type}"
-
-
 @headline.register
 def _(fact: WroteKnown) -> str:
-    return f"{_who(fact.rank)} says that {fact.meaning}"
+    return f"{who(fact.rank)} says that {fact.meaning}"
 
 
 @sentence.register
 def _(fact: WroteKnown) -> str:
-    return f"{_who(fact.rank)} wrote: {fact.line}" if fact.line else fact.meaning
+    return f"{who(fact.rank)} wrote: {fact.line}" if fact.line else fact.meaning
 
 
 @doing.register
 def _(fact: WroteKnown) -> str:
     return fact.meaning
-
-
-def _who(rank: int | None) -> str:
-    return f"rank {rank}" if rank is not None else "a rank that the log does not name"
 
 
 @sentence.register

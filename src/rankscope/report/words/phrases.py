@@ -33,6 +33,11 @@ def ranks_text(ranks: Iterable[int]) -> str:
     return f"rank {known[0]}" if len(known) == 1 else f"ranks {rank_list(known)}"
 
 
+def who(rank: int | None) -> str:
+    """`rank 3`; of a line in a log it may not be known whose it is."""
+    return f"rank {rank}" if rank is not None else "a rank that the log does not name"
+
+
 def verb(ranks: tuple[int, ...] | list[int], word: str) -> str:
     """`rank 2 waits`, `ranks 0, 1 wait`."""
     return f"{word}s" if len(set(ranks)) == 1 else word

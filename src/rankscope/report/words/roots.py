@@ -17,7 +17,6 @@ from rankscope.diagnosis.facts.roots import (
     NothingMoved,
     SoDo,
     TimedOut,
-    Watched,
 )
 from rankscope.report.words import headline, sentence
 from rankscope.report.words.advice import ADVICE
@@ -126,9 +125,3 @@ def _(fact: AfterStage) -> str:
 def _(fact: InsideStage) -> str:
     at = f", called at {place(fact.where)}" if fact.where is not None else ""
     return f"{ranks_text(fact.ranks)} {'is' if len(fact.ranks) == 1 else 'are'} in the stage {fact.label}{at}"
-
-
-@sentence.register
-def _(fact: Watched) -> str:
-    at = f" at {place(fact.where)}" if fact.where is not None else ""
-    return f"rank {fact.rank}{at}: {'; '.join(map(sentence, fact.seen))}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rankscope.diagnosis.facts.seen import (
     AllWell,
+    CollectorNote,
     CouldNotRead,
     EndedMeanwhile,
     EndedWithZero,
@@ -132,6 +133,11 @@ def _(fact: NothingToRead) -> str:
 @sentence.register
 def _(fact: NotUsed) -> str:
     return f"not used: {fact.what}"
+
+
+@sentence.register
+def _(fact: CollectorNote) -> str:
+    return f"{fact.what}: {fact.why}"
 
 
 @sentence.register

@@ -330,7 +330,7 @@ def _(fact: AwaitsFileLock) -> str:
 
 @sentence.register
 def _(fact: ListedAsWaiting) -> str:
-    return f"the kernel lists process {fact.pid} as waiting for the {fact.kind} lock of {fact.path}"
+    return f"the kernel lists process {fact.pid} as waiting for the {fact.lock} lock of {fact.path}"
 
 
 @sentence.register

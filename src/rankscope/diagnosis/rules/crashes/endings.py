@@ -149,7 +149,7 @@ def _decide(origins: list[Origin], victims: tuple[int, ...]) -> tuple[Finding, l
     later = [each for each in rest if each.at >= first.at]
     finding = first.finding
     headline = _headline(first, alike)
-    because: list[str | Fact] = [*finding.because]
+    because: list[Fact] = [*finding.because]
     if beside:
         headline = Together((headline, *(each.finding.summary for each in beside)))
         because.append(Together(tuple(each.finding.summary for each in beside)))
@@ -180,7 +180,7 @@ def _numbers(origins: list[Origin]) -> tuple[int, ...]:
     return tuple(sorted(each.rank.rank for each in origins))
 
 
-def _headline(first: Origin, alike: list[Origin]) -> str | Fact:
+def _headline(first: Origin, alike: list[Origin]) -> Fact:
     if not alike:
         return first.finding.summary
     return FailedAlike(_numbers([first, *alike]), first.kind, first.finding.culprits[0].where)

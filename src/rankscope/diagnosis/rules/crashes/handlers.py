@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from functools import lru_cache
 
+from rankscope.diagnosis.syntax import parsed
 from rankscope.diagnosis.verdict import Where
 from rankscope.evidence.model import Evidence, Frame, RaisedException
 
@@ -47,15 +47,7 @@ def branch_around(at: Where, evidence: Evidence) -> str | None:
 
 def _tree(frame: Frame | Where, evidence: Evidence) -> ast.Module | None:
     text = next((source.text for source in evidence.sources if source.file == frame.file), None)
-    return None if text is None else _parsed(text)
-
-
-@lru_cache(maxsize=64)
-def _parsed(text: str) -> ast.Module | None:
-    try:
-        return ast.parse(text)
-    except (SyntaxError, ValueError):
-        return None
+    return None if text is None else parsed(text)
 
 
 def _branch(tree: ast.Module, tried: int, handled: int) -> ast.ExceptHandler | None:

@@ -7,14 +7,13 @@ from dataclasses import replace
 from rankscope.diagnosis.case import Case
 from rankscope.diagnosis.finding import Finding
 from rankscope.diagnosis.registry import rule
+from rankscope.diagnosis.rules.crashes.broken import explain_broken
 from rankscope.diagnosis.rules.crashes.hidden import explain_hidden
 from rankscope.diagnosis.rules.crashes.left import explain_left, left_together
-from rankscope.diagnosis.rules.crashes.logged import as_logged
 from rankscope.diagnosis.rules.divergence.ended_apart import explain_skipped_before_end
 from rankscope.diagnosis.rules.divergence.paired import explain_paired_call
 from rankscope.diagnosis.rules.numbers.non_finite import ended_by_itself
 from rankscope.diagnosis.rules.offline.fingerprints import explain_compared
-from rankscope.diagnosis.rules.standing.roots import explain_broken
 
 _SAME_MOMENT_S = 1.0
 """The launcher looks at its processes one after another: nearly equal times have no order."""
@@ -31,7 +30,7 @@ def failed_first(case: Case) -> Finding | None:
     if origin is None or ended_by_itself(case.evidence):
         return None
     compared = explain_compared(case.evidence) if origin.cause == "collective-mismatch" else None
-    return compared or as_logged(origin, case.evidence)
+    return compared or origin
 
 
 @rule("exception")

@@ -16,7 +16,7 @@ DUMP = Advice("let-torch-dump")
 RERUN = Advice("run-with-rankscope")
 KERNEL = Advice("kernel-log")
 OWN_LOG = Advice("read-its-log")
-MATCH_FIX = (Advice("same-call-everywhere"), Advice("pad-or-gather-sizes"))
+MATCH_FIX = (Advice("same-call"), Advice("pad-first"))
 
 
 def seen_rank(rank: int, evidence: Evidence) -> RankEvidence | None:

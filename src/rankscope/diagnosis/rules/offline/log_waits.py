@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rankscope.diagnosis.advice import Advice
 from rankscope.diagnosis.facts import Fact
 from rankscope.diagnosis.facts.logs import (
@@ -57,18 +59,7 @@ def _without_time_out(timed: dict[int, TimedOut], evidence: Evidence) -> Finding
     because = (RanIntoTimeLimit(waiting, call), ToldNoTimeLimit(absent))
     if set(absent) <= known and 2 * len(absent) < len(everybody):
         return _named(absent, waiting, call, because, evidence)
-    return Finding(
-        outcome="hang",
-        cause="collective-skipped",
-        certainty="possible",
-        culprits=(),
-        summary=WaitedInVain(waiting, call, absent),
-        because=(*because, *(last_line(rank, evidence) for rank in absent[:3])),
-        fix=_FIX,
-        alternatives=_kept_by(absent),
-        references=("pytorch/pytorch#54059",),
-        next=(DUMP, RERUN),
-    )
+    return _in_vain(absent, waiting, call, because, evidence)
 
 
 _FIX = (Advice("same-collectives-everywhere"), Advice("raise-group-timeout"))
@@ -77,12 +68,20 @@ _FIX = (Advice("same-collectives-everywhere"), Advice("raise-group-timeout"))
 def _named(
     absent: tuple[int, ...], waiting: tuple[int, ...], call: LoggedCall, because: tuple[Fact, ...], evidence: Evidence
 ) -> Finding:
+    """The absent are few enough, and known well enough, to be named."""
+    culprits = tuple(culprit(rank, DidNotCome(call), evidence) for rank in absent)
+    return replace(_in_vain(absent, waiting, call, because, evidence), certainty="likely", culprits=culprits)
+
+
+def _in_vain(
+    absent: tuple[int, ...], waiting: tuple[int, ...], call: LoggedCall, because: tuple[Fact, ...], evidence: Evidence
+) -> Finding:
     """Others waited in a collective for ranks that did not come; what kept those is not in the logs."""
     return Finding(
         outcome="hang",
         cause="collective-skipped",
-        certainty="likely",
-        culprits=tuple(culprit(rank, DidNotCome(call), evidence) for rank in absent),
+        certainty="possible",
+        culprits=(),
         summary=WaitedInVain(waiting, call, absent),
         because=(*because, *(last_line(rank, evidence) for rank in absent[:3])),
         fix=_FIX,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -31,8 +30,6 @@ from rankscope.diagnosis.verdict import SignOfLife
 from rankscope.evidence.model import Evidence
 
 _LONG_SILENCE_S = 60.0
-_TIME_OUT = re.compile(r"(?i)time(?:d ?|-)?out|collective operation timeout|monitoredBarrier")
-"""Of a victim: its time was over. Others lost their connection."""
 
 
 def explain_logs(evidence: Evidence) -> Finding | None:
@@ -159,7 +156,7 @@ def explain_only_victims(evidence: Evidence) -> Finding | None:
         message = recognise(line.text)
         if message is not None and message.role == "victim":
             victims.setdefault(rank, message.meaning)
-            waited = waited or _TIME_OUT.search(line.text) is not None
+            waited = waited or message.waited
     if not victims:
         return None
     ranks = tuple(sorted(rank for rank in victims if rank is not None))

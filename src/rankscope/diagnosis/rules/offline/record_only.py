@@ -96,7 +96,7 @@ def _not_joined(
     if divergence is not None and len(divergence.sides) > 1:
         decided = blame(divergence, graph.states, code)
     readable = any(source.file == frame.file for source in evidence.sources for frame in wait.site[:1])
-    seen: tuple[str | Fact, ...] = (
+    seen: tuple[Fact, ...] = (
         EnteredNotFinished(waiting, call),
         *(LastRecorded(rank, _last_call(graph.states[rank])) for rank in absent[:3]),
     )
@@ -111,7 +111,7 @@ def _not_joined(
     return _undecided(waiting, absent, first, ())
 
 
-def _skipped(guilty: tuple[int, ...], first: State, graph: WaitGraph, because: tuple[str | Fact, ...]) -> Finding:
+def _skipped(guilty: tuple[int, ...], first: State, graph: WaitGraph, because: tuple[Fact, ...]) -> Finding:
     call = _call_of(first)
     culprits = []
     for rank in guilty:
@@ -143,7 +143,7 @@ def _others(absent: tuple[int, ...]) -> tuple[Possibility, ...]:
     )
 
 
-def _extra_call(guilty: tuple[int, ...], first: State, graph: WaitGraph, because: tuple[str | Fact, ...]) -> Finding:
+def _extra_call(guilty: tuple[int, ...], first: State, graph: WaitGraph, because: tuple[Fact, ...]) -> Finding:
     """The waiting ones are the odd ones: their call is reserved for them."""
     call = _call_of(first)
     return Finding(

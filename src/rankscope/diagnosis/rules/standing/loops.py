@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
+from rankscope.diagnosis.syntax import parsed
 from rankscope.evidence.model import Evidence, Frame
 
 Until = Literal["vanishes", "appears", "true"]
@@ -55,18 +56,10 @@ def loops_at(frame: Frame, evidence: Evidence) -> tuple[Loop, ...]:
     return () if source is None else _loops(source.file, source.text, source.first_line - 1, frame.line)
 
 
-@lru_cache(maxsize=64)
-def _parse(text: str) -> ast.Module | None:
-    try:
-        return ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-
-
 @lru_cache(maxsize=256)
 def _loops(file: str, text: str, offset: int, line: int) -> tuple[Loop, ...]:
     """Around a line, innermost first, those of enclosing functions left out."""
-    tree = _parse(text)
+    tree = parsed(text)
     found: list[_Loop] = []
     function: ast.AST | None = None
     node: ast.AST | None = tree

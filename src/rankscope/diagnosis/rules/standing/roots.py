@@ -11,8 +11,6 @@ from rankscope.diagnosis.facts.roots import (
     AllWait,
     AwaitsUnseen,
     BeyondTimeLimit,
-    ConnectionLost,
-    EndedFirst,
     InCall,
     NoEvidence,
     NoRecord,
@@ -55,7 +53,7 @@ def explain_roots(evidence: Evidence, graph: WaitGraph, endings: Endings) -> Fin
     if unknown:
         return _blind(unknown, graph)
     if not found:
-        return explain_broken(evidence, endings) if endings.victims else None
+        return None
     stuck = sorted([finding for finding in found if finding.outcome == "hang"] or found, key=_weight, reverse=True)
     first = stuck[0]
     paired = explain_paired_call(graph, evidence, first.certainty) if first.outcome == "hang" else None
@@ -169,22 +167,4 @@ def _blind(unknown: list[State], graph: WaitGraph) -> Finding:
         summary=AwaitsUnseen(graph.waiting(), ranks, unseen=bool(unseen)),
         because=(NoEvidence(unseen),) if unseen else (NoRecord(ranks),),
         fix=(Advice("look-at-missing-host"),) if unseen else (Advice("start-with-rankscope"),),
-    )
-
-
-def explain_broken(evidence: Evidence, endings: Endings) -> Finding:
-    """Every failure is a consequence, and its origin was not seen."""
-    first = min(
-        (seen for seen in evidence.ranks if seen.rank in endings.victims and seen.exit is not None),
-        key=lambda seen: seen.exit.at if seen.exit is not None else 0.0,
-    )
-    message = first.exceptions[-1].message.splitlines()[0] if first.exceptions and first.exceptions[-1].message else ""
-    return Finding(
-        outcome="crash",
-        cause="comm-error",
-        certainty="possible",
-        culprits=(),
-        summary=ConnectionLost(tuple(endings.victims)),
-        because=(EndedFirst(first.rank, message),) if message else (),
-        fix=(Advice("look-at-other-hosts"),),
     )

@@ -22,11 +22,11 @@ for (an address, a path), the service behind it, and whom it waits for and what 
 class Stand:
     cause: str
     at: Where | None
-    doing: Fact | str
-    because: tuple[Fact | str, ...]
-    fix: tuple[Advice | str, ...]
+    doing: Fact
+    because: tuple[Fact, ...]
+    fix: tuple[Advice, ...]
     alternatives: tuple[Possibility, ...] = ()
-    summary: Fact | str | None = None
+    summary: Fact | None = None
     """The headline, where `rank N is stuck in PLACE, DOING` does not say it well."""
     process: ProcessKind = "rank"
     pid: int | None = None
