@@ -35,8 +35,8 @@ def examine(evidence: Evidence) -> Ruling:
 
 
 def annotated(verdict: Verdict, notes: Iterable[str | Fact]) -> Verdict:
-    """With these notes after its own, each once, and none that says what the headline says. What the system itself said,
-    such as why a file could not be written, comes as text."""
+    """With these notes after its own, each once, and none that says what the headline says. What the system itself
+    said, such as why a file could not be written, comes as text."""
     said = (*verdict.notes, *(sentence(note) if isinstance(note, Fact) else note for note in notes))
     return replace(verdict, notes=tuple(note for note in dict.fromkeys(said) if note != verdict.headline))
 
