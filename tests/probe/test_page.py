@@ -262,3 +262,18 @@ def test_torn_heap_and_wild_numbers_do_not_stop_the_reader(page: Page) -> None:
     content = read_page(Path(page.path))
     assert content.progress.declared_world == 0
     assert (content.progress.calls[0].site, content.progress.calls[0].dtype) == ((), "")
+
+
+def test_passes_over_loaders_are_kept_with_their_batches_and_lengths(page: Page) -> None:
+    site = page.site(SITE)
+    for number in range(layout.LOADER_SLOTS + 3):
+        page.loader_begun(number, 40 + number, site)
+        page.loader(30 + number, number, 2, site, LOADER_GAVE)
+    progress = read_page(Path(page.path)).progress
+    assert progress.loader is not None
+    last = layout.LOADER_SLOTS + 2
+    assert (progress.loader.number, progress.loader.batches, progress.loader.length) == (last, 30 + last, 40 + last)
+    assert [(run.number, run.batches, run.length) for run in progress.earlier_loaders] == [
+        (number, 30 + number, 40 + number) for number in range(3, last)
+    ]
+    assert {run.site for run in progress.earlier_loaders} == {FRAMES}

@@ -179,6 +179,18 @@ class Loader:
     """A batch has been asked for and has not come."""
     changed_at: float
     site: tuple[Frame, ...] = ()
+    length: int = -1
+    """Batches that it has in all; -1 where it does not know."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderRun:
+    """An earlier pass over a data loader, which is over."""
+
+    number: int
+    batches: int
+    length: int
+    site: tuple[Frame, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,6 +287,8 @@ class Progress:
     """The newest calls, oldest first. Older ones are gone when calls[0].index > 0."""
     groups: tuple[Group, ...]
     loader: Loader | None = None
+    earlier_loaders: tuple[LoaderRun, ...] = ()
+    """The newest before that one, oldest first."""
     exit_site: tuple[Frame, ...] = ()
     """Where sys.exit or os._exit was called last."""
     exit_note: str = ""

@@ -13,6 +13,7 @@ from rankscope.evidence.model import (
     Checksum,
     EarlierException,
     Loader,
+    LoaderRun,
     Phases,
     Progress,
     RaisedException,
@@ -100,6 +101,7 @@ def read_page(path: Path, *, newest_calls: int = layout.RING_SLOTS) -> PageConte
         calls=_read_calls(data, total, heap, newest_calls),
         groups=heap.groups(),
         loader=_read_loader(data, heap),
+        earlier_loaders=_read_earlier_loaders(data, heap),
         exit_site=heap.site(exit_site),
         exit_note=heap.text(exit_note),
         program=heap.program(),
@@ -164,7 +166,24 @@ def _read_loader(data: bytes, heap: Heap) -> Loader | None:
         in_next=state == layout.LOADER_WAITING,
         changed_at=changed / 1e9,
         site=heap.site(site),
+        length=_loader_run(data, number)[1],
     )
+
+
+def _read_earlier_loaders(data: bytes, heap: Heap) -> tuple[LoaderRun, ...]:
+    """The passes before the one that goes on, as far back as there is room for them."""
+    _, now, *_, changed = layout.LOADER.unpack_from(data, layout.LOADER_OFFSET)
+    found = []
+    for number in range(max(0, now - layout.LOADER_SLOTS + 1), now if changed else 0):
+        batches, length, stored, site = _loader_run(data, number)
+        if stored == number + 1:
+            found.append(LoaderRun(number=number, batches=batches, length=length, site=heap.site(site)))
+    return tuple(found)
+
+
+def _loader_run(data: bytes, number: int) -> tuple[int, int, int, int]:
+    batches, length, stored, site = layout.LOADER_RUN.unpack_from(data, layout.loader_slot(number))
+    return (batches, length, stored, site) if stored == number + 1 else (0, -1, 0, 0)
 
 
 def _read_phases(data: bytes) -> Phases | None:

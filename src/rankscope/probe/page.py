@@ -50,6 +50,10 @@ COUNTERS = struct.Struct("<QQQQ")
 LOADER_OFFSET = 96
 LOADER = struct.Struct("<QIIIIQ")
 """Batches, number, workers, site, state, time of change."""
+LOADERS_OFFSET = 1024
+LOADER_RUN = struct.Struct("<QqII")
+"""Batches, length (-1: not known), number + 1 (0: an empty slot), site. The run that goes on has its batches above."""
+LOADER_SLOTS = 16
 COUNTERS_WORD, LOADER_WORD = COUNTERS_OFFSET // 8, LOADER_OFFSET // 8
 _CHANGED, _STEPS, _BATCHES, _CALLS = range(COUNTERS_WORD, COUNTERS_WORD + 4)
 RING_WORD, CALL_WORDS = RING_OFFSET // 8, CALL.size // 8
@@ -101,6 +105,11 @@ _now = time.time_ns
 pack_u64 = struct.Struct("<Q").pack_into
 _unpack_u64 = struct.Struct("<Q").unpack_from
 _pack_u32 = struct.Struct("<I").pack_into
+
+
+def loader_slot(number: int) -> int:
+    return LOADERS_OFFSET + number % LOADER_SLOTS * LOADER_RUN.size
+
 
 Frames = list[tuple[str, int, str]]
 """File, line and function, innermost first."""
@@ -283,6 +292,13 @@ class Page:
     def step(self) -> None:
         self.words[_STEPS] += 1
         self.touch()
+
+    def loader_begun(self, number: int, length: int, site: int) -> None:
+        """A pass over a loader begins; the one before it is over, with the batches that it had given."""
+        before = LOADER.unpack_from(self.map, LOADER_OFFSET)
+        if number > 0:
+            pack_u64(self.map, loader_slot(number - 1), before[0])
+        LOADER_RUN.pack_into(self.map, loader_slot(number), 0, length, (number + 1) % 2**32, site)
 
     def loader(self, batches: int, number: int, workers: int, site: int, state: int) -> None:
         if state == LOADER_GAVE:

@@ -58,6 +58,14 @@ def _as_method(shortcut: Callable[[Any], Any], like: Callable[[Any], Any]) -> Ca
     return method
 
 
+def _length(iterator: Any) -> int:
+    """Batches that a loader's iterator gives in all; -1 where it does not know."""
+    try:
+        return len(iterator)
+    except (TypeError, NotImplementedError):
+        return -1
+
+
 class Rhythm:
     """Makes the functions that stand before torch's own."""
 
@@ -88,10 +96,12 @@ class Rhythm:
             yielded = iterator._num_yielded
             if beat.full or yielded == 0 or beat.loader != id(iterator):
                 # A loop asks one iterator from one line; where it does not, the stack tells the line of the moment.
-                if yielded == 0 or beat.loader != id(iterator):
-                    beat.loader, beat.loader_number = id(iterator), self._loaders | iterator._num_workers << 32
-                    self._loaders += 1
+                begins = yielded == 0 or beat.loader != id(iterator)
                 beat.loader_site = find_site(_frame_of(1))
+                if begins:
+                    beat.loader, beat.loader_number = id(iterator), self._loaders | iterator._num_workers << 32
+                    page.loader_begun(self._loaders, _length(iterator), beat.loader_site)
+                    self._loaders += 1
             words, since = page.words, _time()
             words[_LOADER_TIME] = words[_CHANGED] = since
             words[_LOADER_BATCHES] = yielded

@@ -17,6 +17,7 @@ from rankscope.diagnosis.facts.endings import (
     StillNeededBy,
 )
 from rankscope.diagnosis.finding import Finding, Possibility
+from rankscope.diagnosis.loaders import Shortage, shortages
 from rankscope.diagnosis.rules.crashes.chains import Account, account_of, short_type
 from rankscope.diagnosis.rules.crashes.exceptions import explain_account, place_of, raised_fact, story
 from rankscope.diagnosis.rules.crashes.origins import Origin, noted_exception
@@ -126,25 +127,37 @@ def _never_joined(finding: Finding, rank: RankEvidence, evidence: Evidence) -> F
 
 
 def _out_of_data(finding: Finding, rank: RankEvidence, evidence: Evidence) -> Finding | None:
-    """Its data loader was at its end, and that of another rank was not."""
+    """It came to the end of a loader before another rank did."""
+    if not isinstance(finding.summary, LeftEarly):
+        return None
+    written = {seen.rank: seen.progress for seen in evidence.ranks if seen.progress is not None}
+    short = shortages(written).get(rank.rank)
+    certain = short is not None
+    short = short or _perhaps_short(rank, evidence)
+    if short is None:
+        return None
+    left = replace(finding.summary, out_of_data=True)
+    return replace(
+        finding,
+        cause="uneven-data",
+        certainty="proven" if certain else "likely",
+        summary=left,
+        because=(left, LoaderEnded(short.batches, short.other, short.other_batches)),
+        fix=_UNEVEN_FIX,
+    )
+
+
+def _perhaps_short(rank: RankEvidence, evidence: Evidence) -> Shortage | None:
+    """Another rank has taken as many batches and is not at the end of its loader."""
     loader = rank.progress.loader if rank.progress is not None else None
-    if loader is None or not loader.exhausted or not isinstance(finding.summary, LeftEarly):
+    if loader is None or not loader.exhausted:
         return None
     for other in evidence.ranks:
         theirs = other.progress.loader if other.progress is not None and other.rank != rank.rank else None
-        if theirs is None or theirs.number != loader.number:
+        if theirs is None or theirs.exhausted or theirs.number != loader.number:
             continue
-        ahead = theirs.batches > loader.batches
-        if ahead or (theirs.batches == loader.batches and not theirs.exhausted):
-            left = replace(finding.summary, out_of_data=True)
-            return replace(
-                finding,
-                cause="uneven-data",
-                certainty="proven" if ahead else "likely",
-                summary=left,
-                because=(left, LoaderEnded(loader.batches, other.rank, theirs.batches)),
-                fix=_UNEVEN_FIX,
-            )
+        if theirs.batches == loader.batches:
+            return Shortage(loader.batches, other.rank, theirs.batches)
     return None
 
 

@@ -11,6 +11,7 @@ from rankscope.diagnosis.code import CodeReader
 from rankscope.diagnosis.divergence import Divergence, Side, site_key
 from rankscope.diagnosis.facts.calls import Batches, LeftLoop, OutOfData, Perhaps
 from rankscope.diagnosis.finding import Finding, Possibility
+from rankscope.diagnosis.loaders import shortages
 from rankscope.diagnosis.rules.divergence.call_facts import now, site_of, standing, suspect
 from rankscope.diagnosis.timeline import Event
 from rankscope.diagnosis.verdict import Where
@@ -25,14 +26,12 @@ def short_of_data(divergence: Divergence, graph: WaitGraph, code: CodeReader) ->
         others = [rank for other in divergence.sides if other is not side for rank in other.ranks]
         if short and set(side.ranks) <= set(short):
             return _uneven(side, graph, _batches(graph), others)
-    if any(side.kind in ("extra", "skipped", "changed") for side in divergence.sides):
-        return None  # the sequences agree again after it: a call more or fewer, and no loop that ended early
     for side in divergence.sides:
         guard = code.guard(side.site) if side.event is not None else None
         if guard is not None and guard[1].on_rank:
             continue
         others = [rank for other in divergence.sides if other is not side for rank in other.ranks]
-        left = _left_loop(side, others, graph, code)
+        left = _left_loop(side, divergence, graph, code)
         if left is None or as_many_rounds(side, divergence, graph) or as_many_passes(side, divergence, graph):
             continue
         return _or_passed_by(_uneven(side, graph, (left,), others), divergence, side, code)
@@ -76,7 +75,7 @@ def as_many_passes(side: Side, divergence: Divergence, graph: WaitGraph) -> bool
     made = [
         (
             [passes(graph.states[rank], stay) for rank in stay.ranks],
-            [passes(graph.states[rank], stay) for rank in side.ranks],
+            [passes(graph.states[rank], stay, until=side.event) for rank in side.ranks],
         )
         for stay in stays
     ]
@@ -88,8 +87,9 @@ def as_many_passes(side: Side, divergence: Divergence, graph: WaitGraph) -> bool
     return bool(made) and len(counts) == len(made) and all(0 < theirs <= mine for theirs, mine in counts)
 
 
-def passes(state: State, at: Side) -> int | None:
-    """How often the rank made the call that this side is in; None where its record does not reach back to the start."""
+def passes(state: State, at: Side, until: Event | None = None) -> int | None:
+    """How often the rank made the call that this side is in, before it came to `until`; None where its record does not
+    reach back to the start."""
     progress = state.seen.progress if state.seen is not None else None
     if progress is None or not progress.calls or progress.calls[0].index != 0:
         return None
@@ -97,6 +97,7 @@ def passes(state: State, at: Side) -> int | None:
     return sum(
         call.depth == 0 and tuple((frame.file, frame.line) for frame in call.site[:2]) == here
         for call in progress.calls
+        if until is None or call.entered_at <= until.at
     )
 
 
@@ -104,20 +105,31 @@ def _events(state: State, group: str) -> dict[int, Event]:
     return state.timeline.events.get(group, {}) if state.timeline is not None else {}
 
 
-def _left_loop(side: Side, others: list[int], graph: WaitGraph, code: CodeReader) -> LeftLoop | None:
-    if _took_as_many_batches(side.ranks, others, graph):
+def _left_loop(side: Side, divergence: Divergence, graph: WaitGraph, code: CodeReader) -> LeftLoop | None:
+    """By the calls at which they parted: one lies in a loop, the other behind it."""
+    stays = [other for other in divergence.sides if other is not side]
+    if _took_as_many_batches(side.ranks, [rank for stay in stays for rank in stay.ranks], graph):
         return None
-    mine = _user_frames(graph.states[side.ranks[0]])
-    own_steps = _steps(graph.states[side.ranks[0]])
     left: tuple[Frame, int] | None = None
-    for rank in others:
-        left = code.left_loop(_user_frames(graph.states[rank]), mine)
-        if left is None or _steps(graph.states[rank]) < own_steps:
+    for stay in stays:
+        left = code.left_loop(_frames_at(stay, graph), _frames_at(side, graph))
+        if left is None or _step_of(stay, graph) < _step_of(side, graph):
             return None
     if left is None:
         return None
     frame, line = left
     return LeftLoop(side.ranks, Where(frame.file, line, frame.function))
+
+
+def _frames_at(side: Side, graph: WaitGraph) -> tuple[Frame, ...]:
+    """The user's frames above the call that the side made; where its ranks made none, where they stand."""
+    return side.site if side.event is not None and side.site else _user_frames(graph.states[side.ranks[0]])
+
+
+def _step_of(side: Side, graph: WaitGraph) -> int:
+    if side.event is not None and side.event.step >= 0:
+        return side.event.step
+    return min(_steps(graph.states[rank]) for rank in side.ranks)
 
 
 def _took_as_many_batches(ranks: tuple[int, ...], others: list[int], graph: WaitGraph) -> bool:
@@ -142,21 +154,16 @@ def _steps(state: State) -> int:
 
 
 def ran_out(graph: WaitGraph) -> tuple[int, ...]:
-    """Ranks whose loader is exhausted while another rank's same loader gave more batches. With equally many, the other
-    rank may simply stand in the last one."""
-    loaders = {
-        rank: state.seen.progress.loader
-        for rank, state in graph.states.items()
-        if state.seen is not None and state.seen.progress is not None and state.seen.progress.loader is not None
-    }
-    short = []
-    for rank, loader in loaders.items():
-        peers = [other for number, other in loaders.items() if number != rank and other is not None]
-        if loader is None or not loader.exhausted:
-            continue
-        if any(peer.number == loader.number and peer.batches > loader.batches for peer in peers):
-            short.append(rank)
-    return tuple(short)
+    """Ranks that came to the end of a loader before another rank did."""
+    return tuple(
+        shortages(
+            {
+                rank: state.seen.progress
+                for rank, state in graph.states.items()
+                if state.seen is not None and state.seen.progress is not None
+            }
+        )
+    )
 
 
 def _batches(graph: WaitGraph) -> tuple[Batches, ...]:
@@ -167,13 +174,13 @@ def _batches(graph: WaitGraph) -> tuple[Batches, ...]:
 
 
 def _uneven(side: Side, graph: WaitGraph, facts: tuple[Batches | LeftLoop, ...], others: list[int]) -> Finding:
-    at = standing(graph.states[side.ranks[0]])
+    at = views.where(side.site[0]) if side.event is not None and side.site else standing(graph.states[side.ranks[0]])
     out = OutOfData(side.ranks, tuple(sorted(others)), at)
     return Finding(
         outcome="hang",
         cause="uneven-data",
         certainty="proven",
-        culprits=tuple(suspect(graph.states[rank], out, standing(graph.states[rank])) for rank in side.ranks),
+        culprits=tuple(suspect(graph.states[rank], out, at) for rank in side.ranks),
         summary=out,
         because=(*facts, now(graph)),
         fix=(Advice("same-batches"), Advice("join")),
