@@ -40,6 +40,8 @@ class Event:
     step: int
     site: tuple[Frame, ...]
     thread: int
+    through: str = ""
+    """The library's function that the user's line called, where one stands between it and the collective."""
 
     def signature(self) -> tuple[str, int, str, int]:
         """What must agree between the ranks of a group."""
@@ -130,6 +132,7 @@ def _from_recorder(rank: RankEvidence, calls: tuple[Call, ...], called: dict[str
             step=call.step if call is not None else -1,
             site=(call.site if call is not None else ()) or _own(entry.frames),
             thread=entry.thread,
+            through=call.through if call is not None else "",
         )
         newest[entry.group] = max(newest.get(entry.group, 0), entry.seq)
     for group, count in rank.last_enqueued.items():
@@ -173,6 +176,7 @@ def _from_calls(rank: RankEvidence, calls: tuple[Call, ...], called: dict[str, i
             step=call.step,
             site=call.site,
             thread=call.thread,
+            through=call.through,
         )
     return Timeline(rank=rank.rank, recorded=False, events=events, newest=dict(called), called=called)
 

@@ -88,6 +88,7 @@ def called(side: Side, divergence: Divergence) -> Called | NotCome:
         root=event.root if len(roots) > 1 else -1,
         step=event.step,
         caller=_caller(side, divergence),
+        through=event.through,
     )
 
 
