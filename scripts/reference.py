@@ -11,16 +11,22 @@ from dataclasses import fields
 from pathlib import Path
 
 import rankscope.report.words  # noqa: F401  loads every file of facts
+from rankscope.diagnosis.advice import Advice
 from rankscope.diagnosis.causes import CAUSES
 from rankscope.diagnosis.facts import FACTS, Fact
+from rankscope.report.words.advice import advise
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "verdict.md"
 
 
 def causes_table() -> str:
-    rows = ["| cause | outcome | what it means | the same command again |", "| --- | --- | --- | --- |"]
+    rows = [
+        "| cause | outcome | what it means | what to change | the same command again |",
+        "| --- | --- | --- | --- | --- |",
+    ]
     for cause in CAUSES.values():
-        rows.append(f"| `{cause.id}` | {', '.join(cause.outcomes)} | {cause.meaning} | {cause.retry} |")
+        fix = advise(Advice(cause.fix[0])).replace("|", "\\|")
+        rows.append(f"| `{cause.id}` | {', '.join(cause.outcomes)} | {cause.meaning} | {fix} | {cause.retry} |")
     return "\n".join(rows)
 
 

@@ -79,3 +79,9 @@ def test_every_advice_that_is_given_has_words() -> None:
 def test_every_name_of_a_rule_is_its_own() -> None:
     names = [rule.name for rule in RULES]
     assert sorted(names) == sorted(set(names))
+
+
+def test_advice_of_the_table_needs_nothing_to_be_filled_in() -> None:
+    for cause in CAUSES.values():
+        for key in (*cause.fix, *filter(None, [cause.confirm])):
+            assert "{" not in ADVICE[key], key

@@ -12,6 +12,7 @@ import factories as make
 import pytest
 
 from rankscope import diagnosis
+from rankscope.diagnosis.causes import CAUSES as TABLE
 from rankscope.evidence.model import Collective, Evidence, Gpu, Group, HostEvidence, RankEvidence, StackSample
 from rankscope.report.conclude import conclude
 
@@ -20,44 +21,9 @@ sys.path.insert(0, str(ZOO))
 
 from expectation import case_names, load_case  # noqa: E402
 
-CAUSES = frozenset(
-    [
-        "collective-skipped",
-        "collective-mismatch",
-        "group-order-cycle",
-        "uneven-data",
-        "rank-left",
-        "rank-missing",
-        "blocked-call",
-        "lock-wait",
-        "dataloader-stuck",
-        "frozen-process",
-        "gil-held",
-        "gpu-stuck",
-        "thread-alive",
-        "slow-rank",
-        "exception",
-        "out-of-memory-host",
-        "out-of-memory-gpu",
-        "killed",
-        "native-crash",
-        "exit-code",
-        "port-in-use",
-        "address-unreachable",
-        "device-mapping",
-        "shm-exhausted",
-        "fd-exhausted",
-        "disk-full",
-        "path-race",
-        "import-failed",
-        "comm-error",
-        "nan-input",
-        "nan-loss",
-        "nan-gradient",
-        "nan-parameter",
-        "parameters-diverged",
-    ]
-)
+CAUSES = frozenset(TABLE)
+ELSEWHERE = {"stalled": "test_standing_still.py", "endless-loop": "test_standing_loops.py"}
+"""Cause → the file of tests that makes evidence of it."""
 CLOSED = "Connection closed by peer [10.0.0.3]:40112"
 NCCL_LOST = "NCCL communicator was aborted on rank 1. Original reason for failure was: watchdog"
 
@@ -201,7 +167,9 @@ def test_every_cause_of_the_contract_has_a_zoo_case_or_made_evidence() -> None:
     staged = {load_case(name).expect.cause for name in case_names()}
     assert {cause for _, cause in MADE.values()} <= CAUSES
     assert staged - {None} <= CAUSES
-    assert CAUSES - staged - {cause for _, cause in MADE.values()} == set()
+    for cause, file in ELSEWHERE.items():
+        assert f'"{cause}"' in (Path(__file__).parent / file).read_text()
+    assert CAUSES - staged - {cause for _, cause in MADE.values()} - set(ELSEWHERE) == set()
 
 
 def test_every_cause_is_named_by_some_rule() -> None:

@@ -1,4 +1,4 @@
-"""What to change, as a key and what it speaks of; the words for it are in `report/words/advice.py`."""
+"""What to change, as a key and what it speaks of; the words for it are in `report/words`, beside those for facts."""
 
 from __future__ import annotations
 

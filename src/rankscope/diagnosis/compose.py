@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from rankscope.diagnosis.advice import Advice
+from rankscope.diagnosis.causes import CAUSES, Cause
 from rankscope.diagnosis.facts import Fact
 from rankscope.diagnosis.facts.seen import AllWell, RunsOn
 from rankscope.diagnosis.finding import Finding, Ruling
@@ -12,6 +14,7 @@ from rankscope.evidence.model import Evidence
 
 
 def compose(finding: Finding, evidence: Evidence, graph: WaitGraph, endings: Endings) -> Ruling:
+    cause = CAUSES[finding.cause]
     guilty = {culprit.rank for culprit in finding.culprits}
     victims = tuple(sorted((set(graph.waiting()) | set(endings.victims)) - guilty))
     victims = tuple(rank for rank in victims if graph.states[rank].seen is not None)
@@ -25,7 +28,7 @@ def compose(finding: Finding, evidence: Evidence, graph: WaitGraph, endings: End
         victims_failed=finding.outcome == "crash" and bool(endings.victims),
         victims_told=finding.victims is not None,
         because=tuple(dict.fromkeys((*finding.because, *_hosts(finding, evidence)))),
-        fix=finding.fix,
+        fix=finding.fix or tuple(map(Advice, cause.fix)),
         alternatives=finding.alternatives,
         detected_after_s=_since(finding, evidence),
         world_size=evidence.world_size,
@@ -33,9 +36,13 @@ def compose(finding: Finding, evidence: Evidence, graph: WaitGraph, endings: End
         ended_at=evidence.collected_at,
         exit_codes=exit_codes(evidence),
         references=finding.references,
-        next=finding.next,
+        next=finding.next or _confirming(finding, cause),
         ways=finding.ways,
     )
+
+
+def _confirming(finding: Finding, cause: Cause) -> tuple[Advice, ...]:
+    return (Advice(cause.confirm),) if cause.confirm and finding.certainty != "proven" else ()
 
 
 def _hosts(finding: Finding, evidence: Evidence) -> tuple[Fact, ...]:

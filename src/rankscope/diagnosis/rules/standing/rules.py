@@ -6,12 +6,14 @@ from rankscope.diagnosis.case import Case
 from rankscope.diagnosis.finding import Finding
 from rankscope.diagnosis.registry import rule
 from rankscope.diagnosis.rules.standing.roots import explain_roots
+from rankscope.diagnosis.rules.standing.standing import READINGS
 from rankscope.diagnosis.waiting import recorded_only
 
 
 @rule(
-    *("blocked-call", "lock-wait", "dataloader-stuck", "frozen-process", "gil-held", "gpu-stuck", "thread-alive"),
-    *("slow-rank", "stalled", "endless-loop", "collective-skipped", "comm-error", "rank-missing"),
+    *dict.fromkeys(cause for reading in READINGS for cause in reading.causes),
+    *("dataloader-stuck", "frozen-process", "gpu-stuck", "thread-alive", "slow-rank", "endless-loop"),
+    *("collective-skipped", "comm-error", "rank-missing"),
 )
 def roots(case: Case) -> Finding | None:
     """Ranks that wait for nobody while others wait for them, directly or not."""

@@ -6,6 +6,9 @@ is a likely hang, whatever it stands in. The readings below only say more about 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 from rankscope.diagnosis.advice import Advice
 from rankscope.diagnosis.causes import CAUSES
 from rankscope.diagnosis.facts.standing import AtStage, Does, InSyscall, NotSeen, StandsIn
@@ -55,23 +58,10 @@ def works(rank: RankEvidence, evidence: Evidence) -> bool:
 
 
 def _of_still(rank: RankEvidence, evidence: Evidence) -> Stand:
-    """All readings that fit are asked; the one that explains most of the wait is right, then the more special cause."""
-    readings = (
-        gil_held(rank),
-        joined_thread(rank, evidence),
-        awaited_child(rank),
-        named_call(rank),
-        file_lock(rank, evidence),
-        lock_file(rank),
-        database_lock(rank, evidence),
-        polls(rank, evidence),
-        queue_wait(rank),
-        process_lock(rank, evidence),
-        blocked_call(rank),
-        stalled(rank),
-    )
+    """All readings are asked; the one that explains most of the wait is right, then the more special cause."""
+    stands = (reading.read(rank, evidence) for reading in READINGS)
     return max(
-        (stand for stand in readings if stand is not None),
+        (stand for stand in stands if stand is not None),
         key=lambda stand: (stand.explains, CAUSES[stand.cause].special),
     )
 
@@ -107,3 +97,27 @@ def stalled(rank: RankEvidence) -> Stand:
         summary=Does(rank.rank, stands),
         explains=PLACE,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a rank that does not move may be waiting for; `read` says nothing where the evidence does not show it."""
+
+    causes: tuple[str, ...]
+    read: Callable[[RankEvidence, Evidence], Stand | None]
+
+
+READINGS = (
+    Reading(("gil-held",), lambda rank, _: gil_held(rank)),
+    Reading(("lock-wait", "blocked-call"), joined_thread),
+    Reading(("blocked-call",), lambda rank, _: awaited_child(rank)),
+    Reading(("blocked-call",), lambda rank, _: named_call(rank)),
+    Reading(("lock-wait",), file_lock),
+    Reading(("lock-wait",), lambda rank, _: lock_file(rank)),
+    Reading(("lock-wait",), database_lock),
+    Reading(("lock-wait", "blocked-call"), polls),
+    Reading(("blocked-call",), lambda rank, _: queue_wait(rank)),
+    Reading(("lock-wait",), process_lock),
+    Reading(("blocked-call",), lambda rank, _: blocked_call(rank)),
+    Reading(("stalled",), lambda rank, _: stalled(rank)),
+)
