@@ -119,6 +119,11 @@ class FiniteChecks:
             and id(optimizer) in self.optimizers
         )
 
+    def last_look(self) -> None:
+        """The program ends its process group: what its last steps did to the parameters may not have been seen yet. A
+        GPU is not waited for."""
+        self._guarded(self._look_at_parameters)
+
     def replicated(self, module: Any) -> None:
         """A DistributedDataParallel was made."""
         self._guarded(self._add_replica, module)
@@ -354,6 +359,14 @@ class FiniteChecks:
 
     def _modules(self) -> list[Any]:
         return parameters.alive(replica.module for replica in self.replicas)
+
+    def _look_at_parameters(self) -> None:
+        optimizers = parameters.alive(self.optimizers.values())
+        if not self.looking or not all(p.is_cpu for each in optimizers for p in parameters.optimizer_parameters(each)):
+            return
+        names, count, value = self._bad_parameters()
+        if count:
+            self._note_bad_step(self._page.steps, value, names, count, self._step_frames)
 
     def _bad_parameters(self) -> tuple[list[str], int, str]:
         known: dict[int, Any] = {}

@@ -92,6 +92,7 @@ class TorchHooks:
         calls.wrap_method(Store, "wait", lambda _store, keys=(), *_rest, **_kwargs: _first(keys))
         calls.wrap_method(Store, "get", lambda _store, key="", *_rest, **_kwargs: str(key))
         calls.before("init_process_group", self._init_begins)
+        calls.before("destroy_process_group", lambda _args, _kwargs: self._finite.last_look())
         calls.after("init_process_group", lambda failed: None if failed else self._init_done(module))
         for name, members in (("new_group", _members), ("split_group", None)):
             if hasattr(module, name):

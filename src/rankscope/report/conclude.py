@@ -65,7 +65,7 @@ def pronounce(ruling: Ruling) -> Verdict:
         signs_of_life=ruling.signs_of_life,
         messages=ruling.messages,
         refused=ruling.refused,
-        next=tuple(map(advise, ruling.next)),
+        next=tuple(advise(step) for step in ruling.next if step not in ruling.fix),
         stages={rank: sentence(stage) for rank, stage in ruling.stages.items()},
         facts=tuple(as_value(fact) for fact in ruling.because),
         retry=cause.retry if cause is not None else "unknown",

@@ -36,7 +36,7 @@ def explain_deadlock(graph: WaitGraph, evidence: Evidence) -> Finding:
     if misdirected is not None:
         return misdirected
     if all(_wait_op(graph, rank) in POINT_TO_POINT for rank in knot):
-        return messages_crossed(graph, knot)
+        return messages_crossed(graph, knot, code)
     missing = message_missing(graph, knot)
     if missing is not None:
         return missing

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import groupby
+from itertools import groupby, pairwise
 
+from rankscope.diagnosis import views
 from rankscope.diagnosis.advice import Advice
-from rankscope.diagnosis.facts.calls import Circle, FewerMessages, MessageMissing, Perhaps
+from rankscope.diagnosis.blame import condition
+from rankscope.diagnosis.code import CodeReader
+from rankscope.diagnosis.facts import Fact
+from rankscope.diagnosis.facts.calls import Circle, FewerMessages, MessageMissing, Perhaps, Skipped
 from rankscope.diagnosis.finding import Finding, Possibility, Way
-from rankscope.diagnosis.rules.divergence.call_facts import message, message_suspect
+from rankscope.diagnosis.rules.divergence.call_facts import message, message_suspect, suspect
 from rankscope.diagnosis.timeline import POINT_TO_POINT
 from rankscope.diagnosis.waits import State, WaitGraph
+from rankscope.evidence.model import Call
 
 _LEAST_HABIT = 3
 """Earlier rounds that agree on a number of messages before it counts as the rank's habit."""
 
 
-def messages_crossed(graph: WaitGraph, knot: frozenset[int]) -> Finding:
-    """Names the rank that made fewer sends or receives than in every round before; without such a habit, nobody."""
+def messages_crossed(graph: WaitGraph, knot: frozenset[int], code: CodeReader) -> Finding:
+    """Names the rank that made fewer sends or receives than in every round before, or left out a call that it had
+    always made there; without such a habit, nobody."""
     ranks = tuple(sorted(knot))
     waits = tuple(message(graph.states[rank]) for rank in ranks)
     short = [fact for rank in ranks if (fact := _short_round(graph.states[rank])) is not None]
@@ -32,6 +38,9 @@ def messages_crossed(graph: WaitGraph, knot: frozenset[int]) -> Finding:
             fix=(Advice("same-messages"),),
             alternatives=(Possibility("collective-mismatch", "possible", Perhaps("other-side-expects-more")),),
         )
+    left_out = {rank: call for rank in ranks if (call := _left_out(graph.states[rank])) is not None}
+    if len(left_out) == 1:
+        return _skipped(*next(iter(left_out.items())), graph, code, (*waits, Circle(ranks)))
     return Finding(
         outcome="hang",
         cause="collective-mismatch",
@@ -42,6 +51,48 @@ def messages_crossed(graph: WaitGraph, knot: frozenset[int]) -> Finding:
         fix=(Advice("one-sends"),),
         ways=tuple(Way(wait.ranks, wait.where, wait) for wait in waits),
     )
+
+
+def _skipped(rank: int, call: Call, graph: WaitGraph, code: CodeReader, because: tuple[Fact, ...]) -> Finding:
+    """Where the code shows what led past the call, that is the line to open."""
+    state = graph.states[rank]
+    at = views.where(call.site[0]) if call.site else None
+    skipped = Skipped((rank,), call.op, at)
+    past = code.way_past(call.site[:1]) or code.way_past(call.site)
+    reasons: tuple[Fact, ...] = (skipped,)
+    line = message(state).where
+    if past is not None:
+        leads = condition(*past, "leads-past", (rank,))
+        reasons, line = (skipped, leads), leads.where
+    return Finding(
+        outcome="hang",
+        cause="collective-skipped",
+        certainty="proven",
+        culprits=(suspect(state, skipped, line),),
+        summary=skipped,
+        because=(*reasons, *because),
+        fix=(Advice("pair-messages"), Advice("decide-together")),
+        alternatives=(Possibility("collective-mismatch", "possible", Perhaps("other-side-expects-more")),),
+        began=state.wait.since if state.wait is not None else None,
+    )
+
+
+def _left_out(state: State) -> Call | None:
+    """The call that the rank had always made after the one before its wait, where it waits in another now."""
+    calls = state.seen.progress.calls if state.seen is not None and state.seen.progress is not None else ()
+    made = [call for call in calls if call.depth == 0 and (call.op in POINT_TO_POINT or call.seq > 0)]
+    if len(made) < 2 or made[-1].left_at is not None:
+        return None
+    before, now = made[-2], made[-1]
+    followers = [after for first, after in pairwise(made[:-1]) if _alike(first, before)]
+    usual = followers[-1] if followers else None
+    if usual is None or len(followers) < _LEAST_HABIT or _alike(usual, now):
+        return None
+    return usual if all(_alike(usual, each) for each in followers) else None
+
+
+def _alike(one: Call, other: Call) -> bool:
+    return one.op == other.op and one.peer == other.peer and one.site == other.site
 
 
 def message_missing(graph: WaitGraph, knot: frozenset[int]) -> Finding | None:
