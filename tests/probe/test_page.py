@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from rankscope.errors import EvidenceError
-from rankscope.evidence.model import Frame, Group
+from rankscope.evidence.model import Evidence, Frame, Group, RankEvidence
 from rankscope.evidence.pages import read_heartbeat, read_page
+from rankscope.evidence.store import load_evidence, save_evidence
 from rankscope.probe import page as layout
 from rankscope.probe.page import LOADER_GAVE, LOADER_WAITING, Page
 
@@ -277,3 +278,12 @@ def test_passes_over_loaders_are_kept_with_their_batches_and_lengths(page: Page)
         (number, 30 + number, 40 + number) for number in range(3, last)
     ]
     assert {run.site for run in progress.earlier_loaders} == {FRAMES}
+
+
+def test_checksum_that_is_not_finite_can_be_saved_and_read_again(page: Page, tmp_path: Path) -> None:
+    page.checksum(3, float("nan"), "0", "weight")
+    progress = read_page(Path(page.path)).progress
+    assert [checksum.value for checksum in progress.checksums] == [None]
+    seen = RankEvidence(0, 0, "node", 1, 0.0, progress=progress)
+    save_evidence(Evidence(1, 1.0, 0.0, "end", 1, (seen,)), tmp_path)
+    assert load_evidence(tmp_path).ranks == (seen,)

@@ -234,7 +234,8 @@ class Checksum:
     """Of a parameter that all ranks of a group must hold alike."""
 
     step: int
-    value: float
+    value: float | None
+    """None where it is not finite."""
     group: str
     name: str
 

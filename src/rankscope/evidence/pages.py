@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import struct
 from dataclasses import dataclass, replace
@@ -197,7 +198,8 @@ def _read_checksums(data: bytes, heap: Heap) -> tuple[Checksum, ...]:
         at = layout.CHECKSUMS_OFFSET + slot * layout.CHECKSUM.size
         step, value, group, name = layout.CHECKSUM.unpack_from(data, at)
         if step:
-            found.append(Checksum(step=step, value=value, group=heap.text(group), name=heap.text(name)))
+            finite = value if math.isfinite(value) else None  # JSON has no word for what is not
+            found.append(Checksum(step=step, value=finite, group=heap.text(group), name=heap.text(name)))
     return tuple(sorted(found, key=lambda each: each.step))
 
 

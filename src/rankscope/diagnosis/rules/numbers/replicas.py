@@ -67,17 +67,19 @@ def _comparable(written: Mapping[int, Progress]) -> list[tuple[Checksum, Sums]]:
     """What every member of a group wrote down of the same parameter at the same step, oldest first."""
     found: dict[tuple[int, str, str], tuple[Checksum, Sums]] = {}
     members: dict[str, tuple[int, ...]] = {}
+    bad: set[tuple[int, str, str]] = set()
     for rank, progress in written.items():
         members.update((group.name, group.ranks) for group in progress.groups)
         for checksum in progress.checksums:
             key = (checksum.step, checksum.group, checksum.name)
-            found.setdefault(key, (checksum, {}))[1][rank] = checksum.value
+            if checksum.value is None or not math.isfinite(checksum.value):
+                bad.add(key)
+            else:
+                found.setdefault(key, (checksum, {}))[1][rank] = checksum.value
     return [
         (checksum, sums)
-        for (_, group, _), (checksum, sums) in sorted(found.items())
-        if len(sums) > 1
-        and set(sums) == set(members.get(group, sums))
-        and all(math.isfinite(value) for value in sums.values())
+        for key, (checksum, sums) in sorted(found.items())
+        if key not in bad and len(sums) > 1 and set(sums) == set(members.get(checksum.group, sums))
     ]
 
 
