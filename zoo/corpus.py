@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from expectation import CASES, NCCL_CASES, Case
+from expectation import CASES, NCCL_CASES, STRANGERS, Case
 from judge import GotVerdict
 from rankscope.evidence.encode import to_json
 from rankscope.evidence.model import Evidence
@@ -23,6 +23,8 @@ from rankscope.evidence.store import load_evidence
 RECORDED = Path(__file__).resolve().parent / "recorded"
 JOB = "/job"
 """Stands for the folder of the program in every recording."""
+KINDS = {CASES: "gloo", NCCL_CASES: "nccl", STRANGERS: "strangers"}
+"""Folder of cases → folder of their recordings."""
 _MOST_LOOKS = 4
 _REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -42,7 +44,7 @@ class Recording:
 
 
 def recording_path(name: str, root: Path = CASES, into: Path | None = None) -> Path:
-    return (into or RECORDED / ("nccl" if root == NCCL_CASES else "gloo")) / f"{name}.json.xz"
+    return (into or RECORDED / KINDS[root]) / f"{name}.json.xz"
 
 
 def save_recording(recording: Recording, path: Path) -> None:

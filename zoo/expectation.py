@@ -15,6 +15,10 @@ NCCL_CASES = Path(__file__).resolve().parent / "nccl"
 """The same kind of programs for NCCL; they need a GPU, one is enough for all their ranks."""
 
 
+STRANGERS = Path(__file__).resolve().parent / "strangers"
+"""Programs that were written by people who had not seen the rules, with expectations from before the first run."""
+
+
 class Kill(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A signal from outside, sent once the text `after` was seen in the output."""
 

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from corpus import Recording, load_recording, looks_of, recording_path, save_recording
-from expectation import CASES, NCCL_CASES, case_names
+from expectation import CASES, NCCL_CASES, STRANGERS, case_names
 from run import explain, run_and_judge
 from several import run_several
 
@@ -35,6 +35,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--at-once", type=int, metavar="N", help="cases that run beside one another")
     parser.add_argument("--root", type=Path, default=CASES, help="the folder of the cases")
     parser.add_argument("--nccl", dest="root", action="store_const", const=NCCL_CASES, help="the cases for NCCL")
+    parser.add_argument("--strangers", dest="root", action="store_const", const=STRANGERS, help="strangers' programs")
     arguments = parser.parse_args(argv)
     unknown = sorted(set(arguments.names) - set(case_names(arguments.root)))
     if unknown:

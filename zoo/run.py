@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from execution import RANKSCOPE, run_case
-from expectation import CASES, NCCL_CASES, Case, case_names, load_case
+from expectation import CASES, NCCL_CASES, STRANGERS, Case, case_names, load_case
 from judge import Judgement, Observation, blamed_ranks, judge, place_text, ranks_text
 
 ROW = "{:<20} {:<12} {:<20} {:<6} {:<22} {:>8}  {}"
@@ -137,6 +137,13 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         const=NCCL_CASES,
         default=CASES,
         help="the cases for NCCL instead; they need a GPU",
+    )
+    parser.add_argument(
+        "--strangers",
+        dest="root",
+        action="store_const",
+        const=STRANGERS,
+        help="programs written without a look at the rules instead",
     )
     arguments = parser.parse_args(argv)
     unknown = sorted(set(arguments.names) - set(case_names(arguments.root)))

@@ -1,0 +1,3 @@
+from .loader import BatchError, batches
+
+__all__ = ["BatchError", "batches"]
