@@ -16,7 +16,7 @@ NCCL_CASES = Path(__file__).resolve().parent / "nccl"
 
 
 STRANGERS = Path(__file__).resolve().parent / "strangers"
-"""Programs that were written by people who had not seen the rules, with expectations from before the first run."""
+"""Programs that were written without a look at the rules, with expectations from before their first run."""
 
 
 class Kill(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
