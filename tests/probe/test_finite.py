@@ -341,6 +341,7 @@ def test_replicas_write_checksums_of_their_parameters_in_turn(tmp_path: Path) ->
         loop.train(good())
     sums = read_page(Path(loop.page.path)).progress.checksums
     assert [(each.step, each.name) for each in sums] == [(32, "bias"), (64, "weight"), (96, "bias")]
+    assert sums[-1].value is not None
     assert sums[-1].value > 0
 
 
