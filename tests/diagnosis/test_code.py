@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankscope.diagnosis.code import Branch, CodeReader
+from rankscope.diagnosis.source.reader import Branch, CodeReader
 from rankscope.evidence.model import Frame
 from searching import searched
 

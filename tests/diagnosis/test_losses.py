@@ -7,7 +7,7 @@ import textwrap
 
 import pytest
 
-from rankscope.diagnosis.losses import computed_at, fed_at
+from rankscope.diagnosis.source.losses import computed_at, fed_at
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from in_words import Told, in_words
 
 from rankscope.diagnosis.rules.standing.loops import loop_at
-from rankscope.diagnosis.rules.standing.standing import explain_standing
+from rankscope.diagnosis.rules.standing.readings import explain_standing
 from rankscope.evidence.model import RankEvidence, StackSample, Syscall
 
 SLEEP = make.process("clock_nanosleep", sleeps=3, main_cpu=0.0002)

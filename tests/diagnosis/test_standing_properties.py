@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from in_words import in_words
 
-from rankscope.diagnosis.rules.standing.standing import explain_standing
+from rankscope.diagnosis.rules.standing.readings import explain_standing
 from rankscope.evidence.model import FileLock, RankEvidence, Syscall
 
 LOADER = make.lib("torch/utils/data/dataloader.py", "_next_data")

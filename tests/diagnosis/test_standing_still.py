@@ -10,7 +10,7 @@ import pytest
 from in_words import Told, in_words
 
 from rankscope.diagnosis.diagnose import diagnose
-from rankscope.diagnosis.rules.standing.standing import explain_standing
+from rankscope.diagnosis.rules.standing.readings import explain_standing
 from rankscope.evidence.model import ProcessSample, RankEvidence, StackSample, Syscall
 
 POLL = "def wait(flag):\n    while not flag.set_by_somebody:\n        time.sleep(0.1)\n"

@@ -8,7 +8,7 @@ import factories as make
 import pytest
 from in_words import Told, in_words
 
-from rankscope.diagnosis.rules.standing.standing import explain_standing
+from rankscope.diagnosis.rules.standing.readings import explain_standing
 from rankscope.evidence.model import ChildProcess, RankEvidence, Syscall
 
 FUTEX = make.process("futex")

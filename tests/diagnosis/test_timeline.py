@@ -12,7 +12,7 @@ from synthetic import Plan
 
 from rankscope.diagnosis.divergence import find_divergence
 from rankscope.diagnosis.timeline import build_timeline
-from rankscope.diagnosis.waits import build_graph
+from rankscope.diagnosis.wait_graph import build_graph
 from rankscope.evidence.model import Call, Collective, RankEvidence
 from searching import searched
 

@@ -8,7 +8,7 @@ from functools import cmp_to_key
 
 from rankscope.diagnosis.causes import CAUSES
 from rankscope.diagnosis.finding import Finding, Possibility
-from rankscope.diagnosis.waits import WaitGraph
+from rankscope.diagnosis.wait_graph import WaitGraph
 
 _CERTAINTY = ("proven", "likely", "possible")
 _ENDING = {"crash": 0, "hang": 0, "corrupt": 1, "nan": 1, "slow": 2}

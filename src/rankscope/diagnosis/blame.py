@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-from rankscope.diagnosis.code import Branch, CodeReader
 from rankscope.diagnosis.divergence import Divergence, Side, event_of, site_key
 from rankscope.diagnosis.facts import Fact
 from rankscope.diagnosis.facts.calls import Alone, Condition, Effect, NewWay
+from rankscope.diagnosis.source.reader import Branch, CodeReader
 from rankscope.diagnosis.timeline import COVERING, POINT_TO_POINT, Event
 from rankscope.diagnosis.verdict import Where
 from rankscope.diagnosis.views import where
-from rankscope.diagnosis.waits import State
+from rankscope.diagnosis.wait_graph import State
 from rankscope.evidence.model import Call, Frame
 
 _ON_RANK = 10.0

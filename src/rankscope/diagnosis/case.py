@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from rankscope.diagnosis.code import CodeReader
 from rankscope.diagnosis.divergence import Divergence, find_divergence, find_divergence_of_programs
 from rankscope.diagnosis.rules.crashes.aborted import settle_abort
 from rankscope.diagnosis.rules.crashes.endings import Endings, explain_endings
-from rankscope.diagnosis.waits import WaitGraph, build_graph, innermost_knot
+from rankscope.diagnosis.source.reader import CodeReader
+from rankscope.diagnosis.wait_graph import WaitGraph, build_graph, innermost_knot
 from rankscope.evidence.model import Evidence, Exit, RankEvidence
 
 

@@ -9,7 +9,7 @@ from rankscope.diagnosis.facts.seen import AllWell, RunsOn
 from rankscope.diagnosis.finding import Finding, Ruling
 from rankscope.diagnosis.rules.crashes.endings import Endings
 from rankscope.diagnosis.seen import as_seen
-from rankscope.diagnosis.waits import WaitGraph
+from rankscope.diagnosis.wait_graph import WaitGraph
 from rankscope.evidence.model import Evidence
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from rankscope.diagnosis.sequences import Item, Kind, Parting, align
 from rankscope.diagnosis.timeline import POINT_TO_POINT, Event, calls_timeline
-from rankscope.diagnosis.waits import State, members_of
+from rankscope.diagnosis.wait_graph import State, members_of
 from rankscope.evidence.model import Frame
 
 Site = tuple[tuple[str, int], ...]

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from rankscope.diagnosis import views
 from rankscope.diagnosis.blame import blame
-from rankscope.diagnosis.code import CodeReader
 from rankscope.diagnosis.divergence import Divergence, Side, find_divergence
 from rankscope.diagnosis.facts import Fact
 from rankscope.diagnosis.facts.calls import Perhaps
@@ -16,7 +15,8 @@ from rankscope.diagnosis.finding import Finding, Possibility
 from rankscope.diagnosis.rules.crashes.deaths import signal_of
 from rankscope.diagnosis.rules.crashes.endings import Endings
 from rankscope.diagnosis.rules.divergence.call_facts import called, ways
-from rankscope.diagnosis.waits import State, WaitGraph
+from rankscope.diagnosis.source.reader import CodeReader
+from rankscope.diagnosis.wait_graph import State, WaitGraph
 from rankscope.evidence.model import Call, Evidence, Frame
 
 _FEW = 2

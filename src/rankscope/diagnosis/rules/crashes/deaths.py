@@ -8,7 +8,6 @@ from dataclasses import replace
 from posixpath import basename
 
 from rankscope.diagnosis.advice import Advice
-from rankscope.diagnosis.code import CodeReader
 from rankscope.diagnosis.facts import Fact
 from rankscope.diagnosis.facts.endings import (
     ChoseCode,
@@ -30,6 +29,7 @@ from rankscope.diagnosis.rules.crashes.exceptions import raised_fact, story
 from rankscope.diagnosis.rules.crashes.handlers import branch_around
 from rankscope.diagnosis.rules.crashes.known_error import KnownError
 from rankscope.diagnosis.rules.crashes.known_errors import neutral_errors, recognise_lines
+from rankscope.diagnosis.source.reader import CodeReader
 from rankscope.diagnosis.verdict import Where
 from rankscope.diagnosis.views import innermost_user_frame, rank_culprit, where
 from rankscope.evidence.model import Evidence, Exit, RankEvidence

@@ -7,13 +7,13 @@ from dataclasses import replace
 from posixpath import basename
 
 from rankscope.diagnosis.advice import Advice
-from rankscope.diagnosis.code import CodeReader
 from rankscope.diagnosis.facts import Fact
 from rankscope.diagnosis.facts.endings import CameOutAs, Means, Raised, RaisedWhileHandling, SeenAsException
 from rankscope.diagnosis.finding import Finding, Possibility
 from rankscope.diagnosis.rules.crashes.chains import Account, account_of, first_line, known_error_of, short_type
 from rankscope.diagnosis.rules.crashes.known_error import KnownError
 from rankscope.diagnosis.rules.standing.frames import plain_name, source_line
+from rankscope.diagnosis.source.reader import CodeReader
 from rankscope.diagnosis.verdict import Where
 from rankscope.diagnosis.views import innermost_user_frame, rank_culprit, where
 from rankscope.evidence.model import Evidence, Frame, RaisedException, RankEvidence

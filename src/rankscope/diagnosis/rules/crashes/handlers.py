@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from rankscope.diagnosis.syntax import parsed
+from rankscope.diagnosis.source.syntax import parsed
 from rankscope.diagnosis.verdict import Where
 from rankscope.evidence.model import Evidence, Frame, RaisedException
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rankscope.diagnosis import views
-from rankscope.diagnosis.code import CodeReader
 from rankscope.diagnosis.finding import Finding
 from rankscope.diagnosis.rules.crashes.exceptions import explain_exception
-from rankscope.diagnosis.waits import WaitGraph
+from rankscope.diagnosis.source.reader import CodeReader
+from rankscope.diagnosis.wait_graph import WaitGraph
 from rankscope.evidence.model import Evidence, RaisedException, RankEvidence
 
 

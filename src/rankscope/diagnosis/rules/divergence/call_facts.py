@@ -9,7 +9,7 @@ from rankscope.diagnosis.facts.calls import Called, FirstDifference, NotCome, No
 from rankscope.diagnosis.finding import Suspect, Way
 from rankscope.diagnosis.timeline import POINT_TO_POINT, ROOTED, SIZED
 from rankscope.diagnosis.verdict import Where
-from rankscope.diagnosis.waits import State, WaitGraph
+from rankscope.diagnosis.wait_graph import State, WaitGraph
 from rankscope.evidence.model import Frame
 
 

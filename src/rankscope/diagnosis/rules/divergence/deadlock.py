@@ -7,20 +7,20 @@ from dataclasses import replace
 
 from rankscope.diagnosis import views
 from rankscope.diagnosis.advice import Advice
-from rankscope.diagnosis.code import CodeReader
 from rankscope.diagnosis.divergence import find_divergence
 from rankscope.diagnosis.facts.calls import GroupOrder, NoDifferenceSeen, Perhaps
 from rankscope.diagnosis.finding import Finding, Possibility, Way
+from rankscope.diagnosis.rank_wait import Wait
 from rankscope.diagnosis.rules.divergence.call_facts import now, site_of, standing, suspect, waits_in
 from rankscope.diagnosis.rules.divergence.misdirected import explain_misdirected
 from rankscope.diagnosis.rules.divergence.parted import explain_parted
 from rankscope.diagnosis.rules.divergence.passes import uneven_passes
 from rankscope.diagnosis.rules.divergence.point_to_point import message_missing, messages_crossed
 from rankscope.diagnosis.rules.divergence.uneven import short_of_data
+from rankscope.diagnosis.source.reader import CodeReader
 from rankscope.diagnosis.timeline import POINT_TO_POINT
 from rankscope.diagnosis.verdict import Where
-from rankscope.diagnosis.waiting import Wait
-from rankscope.diagnosis.waits import State, WaitGraph, innermost_knot
+from rankscope.diagnosis.wait_graph import State, WaitGraph, innermost_knot
 from rankscope.evidence.model import Evidence, Frame
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from rankscope.diagnosis import views
 from rankscope.diagnosis.advice import Advice
 from rankscope.diagnosis.blame import condition
-from rankscope.diagnosis.code import CodeReader
 from rankscope.diagnosis.divergence import Divergence, Side, find_divergence, find_divergence_of_programs
 from rankscope.diagnosis.facts import Fact
 from rankscope.diagnosis.facts.calls import EndedAfter, Perhaps, Skipped, WentOn
 from rankscope.diagnosis.finding import Finding, Possibility
 from rankscope.diagnosis.rules.divergence.call_facts import first_difference
 from rankscope.diagnosis.rules.divergence.uneven import ran_out
-from rankscope.diagnosis.waits import WaitGraph
+from rankscope.diagnosis.source.reader import CodeReader
+from rankscope.diagnosis.wait_graph import WaitGraph
 from rankscope.evidence.model import Evidence, RankEvidence
 
 

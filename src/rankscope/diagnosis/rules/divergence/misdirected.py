@@ -9,10 +9,10 @@ from rankscope.diagnosis import views
 from rankscope.diagnosis.advice import Advice
 from rankscope.diagnosis.facts.calls import FewerMessages, NobodyMakes, NoMeeting, Perhaps, WrongPeer
 from rankscope.diagnosis.finding import Finding, Possibility, Suspect, Way
+from rankscope.diagnosis.rank_wait import messages_begun
 from rankscope.diagnosis.rules.divergence.call_facts import message, message_suspect
 from rankscope.diagnosis.timeline import BEGUN
-from rankscope.diagnosis.waiting import messages_begun
-from rankscope.diagnosis.waits import State, WaitGraph
+from rankscope.diagnosis.wait_graph import State, WaitGraph
 from rankscope.evidence.model import Call
 
 _SENDS = frozenset({"send", "send_object_list"})

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rankscope.diagnosis.blame import blame
-from rankscope.diagnosis.code import CodeReader
 from rankscope.diagnosis.divergence import find_divergence
 from rankscope.diagnosis.finding import Finding
 from rankscope.diagnosis.rules.divergence.parted import skipped
+from rankscope.diagnosis.source.reader import CodeReader
 from rankscope.diagnosis.verdict import Certainty
-from rankscope.diagnosis.waits import WaitGraph
+from rankscope.diagnosis.wait_graph import WaitGraph
 from rankscope.evidence.model import Evidence
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from rankscope.diagnosis import views
 from rankscope.diagnosis.advice import Advice
 from rankscope.diagnosis.blame import Blame, blame
-from rankscope.diagnosis.code import CodeReader
 from rankscope.diagnosis.divergence import Divergence, Side
 from rankscope.diagnosis.facts import Fact
 from rankscope.diagnosis.facts.calls import Called, Extra, Mismatch, Perhaps, Sides, Skipped, WentOn
@@ -19,8 +18,9 @@ from rankscope.diagnosis.rules.divergence.call_facts import (
     waits_in,
     ways,
 )
+from rankscope.diagnosis.source.reader import CodeReader
 from rankscope.diagnosis.verdict import Where
-from rankscope.diagnosis.waits import State, WaitGraph, members_of
+from rankscope.diagnosis.wait_graph import State, WaitGraph, members_of
 
 NOBODY = Blame(ranks=(), extra=False, reserved=False, reasons=())
 

@@ -10,7 +10,7 @@ from rankscope.diagnosis.finding import Finding, Possibility
 from rankscope.diagnosis.rules.divergence.call_facts import now, standing, suspect, waits_in, ways
 from rankscope.diagnosis.rules.divergence.uneven import as_many_passes, passes
 from rankscope.diagnosis.timeline import COVERING
-from rankscope.diagnosis.waits import State, WaitGraph
+from rankscope.diagnosis.wait_graph import State, WaitGraph
 from rankscope.evidence.model import Call
 
 

@@ -8,13 +8,13 @@ from itertools import groupby, pairwise
 from rankscope.diagnosis import views
 from rankscope.diagnosis.advice import Advice
 from rankscope.diagnosis.blame import condition
-from rankscope.diagnosis.code import CodeReader
 from rankscope.diagnosis.facts import Fact
 from rankscope.diagnosis.facts.calls import Circle, FewerMessages, MessageMissing, Perhaps, Skipped
 from rankscope.diagnosis.finding import Finding, Possibility, Way
 from rankscope.diagnosis.rules.divergence.call_facts import message, message_suspect, suspect
+from rankscope.diagnosis.source.reader import CodeReader
 from rankscope.diagnosis.timeline import POINT_TO_POINT
-from rankscope.diagnosis.waits import State, WaitGraph
+from rankscope.diagnosis.wait_graph import State, WaitGraph
 from rankscope.evidence.model import Call
 
 _LEAST_HABIT = 3

@@ -7,15 +7,15 @@ from dataclasses import replace
 from rankscope.diagnosis import views
 from rankscope.diagnosis.advice import Advice
 from rankscope.diagnosis.blame import condition
-from rankscope.diagnosis.code import CodeReader
 from rankscope.diagnosis.divergence import Divergence, Side, site_key
 from rankscope.diagnosis.facts.calls import Batches, LeftLoop, OutOfData, Perhaps
 from rankscope.diagnosis.finding import Finding, Possibility
 from rankscope.diagnosis.loaders import shortages
 from rankscope.diagnosis.rules.divergence.call_facts import now, site_of, standing, suspect
+from rankscope.diagnosis.source.reader import CodeReader
 from rankscope.diagnosis.timeline import Event
 from rankscope.diagnosis.verdict import Where
-from rankscope.diagnosis.waits import State, WaitGraph
+from rankscope.diagnosis.wait_graph import State, WaitGraph
 from rankscope.evidence.model import Frame, Loader
 
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rankscope.diagnosis.advice import Advice
-from rankscope.diagnosis.code import CodeReader
 from rankscope.diagnosis.facts import Fact
 from rankscope.diagnosis.facts.numbers import (
     BadEverywhere,
@@ -24,6 +23,7 @@ from rankscope.diagnosis.facts.numbers import (
     WentBad,
 )
 from rankscope.diagnosis.finding import Finding, Possibility, Suspect
+from rankscope.diagnosis.source.reader import CodeReader
 from rankscope.diagnosis.verdict import Certainty, Where
 from rankscope.diagnosis.views import rank_culprit, where
 from rankscope.evidence.model import Call, Evidence, NonFinite, RankEvidence

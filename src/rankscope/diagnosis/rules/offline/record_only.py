@@ -7,7 +7,6 @@ from dataclasses import replace
 from rankscope.diagnosis import views
 from rankscope.diagnosis.advice import Advice
 from rankscope.diagnosis.blame import blame
-from rankscope.diagnosis.code import CodeReader
 from rankscope.diagnosis.divergence import Side, find_divergence
 from rankscope.diagnosis.facts import Fact
 from rankscope.diagnosis.facts.logs import May
@@ -27,8 +26,9 @@ from rankscope.diagnosis.facts.recorded import (
     WaitsInRecorded,
 )
 from rankscope.diagnosis.finding import Finding, Possibility, Suspect
-from rankscope.diagnosis.waiting import recorded_only
-from rankscope.diagnosis.waits import State, WaitGraph, members_of
+from rankscope.diagnosis.rank_wait import recorded_only
+from rankscope.diagnosis.source.reader import CodeReader
+from rankscope.diagnosis.wait_graph import State, WaitGraph, members_of
 from rankscope.evidence.model import Evidence
 
 _FIX = (Advice("after-last-collective"), Advice("run-to-see-outside"))

@@ -5,13 +5,13 @@ from __future__ import annotations
 from rankscope.diagnosis import views
 from rankscope.diagnosis.advice import Advice
 from rankscope.diagnosis.blame import blame
-from rankscope.diagnosis.code import CodeReader
 from rankscope.diagnosis.divergence import Divergence, Side
 from rankscope.diagnosis.facts.logs import May
 from rankscope.diagnosis.facts.recorded import NobodyMoved, ParkedApart, ParkedIn
 from rankscope.diagnosis.finding import Finding, Possibility, Way
+from rankscope.diagnosis.source.reader import CodeReader
 from rankscope.diagnosis.timeline import POINT_TO_POINT, SET_UP
-from rankscope.diagnosis.waits import WaitGraph
+from rankscope.diagnosis.wait_graph import WaitGraph
 from rankscope.evidence.model import Evidence, Frame
 
 _Key = tuple[str, str, int]

@@ -20,7 +20,7 @@ from rankscope.diagnosis.facts.setup import (
 )
 from rankscope.diagnosis.finding import Finding, Possibility, Suspect
 from rankscope.diagnosis.verdict import Certainty, Outcome
-from rankscope.diagnosis.waits import WaitGraph
+from rankscope.diagnosis.wait_graph import WaitGraph
 from rankscope.evidence.model import Evidence, NodeEvidence
 
 _LOST: tuple[LostState, ...] = ("cut-off", "gone", "frozen", "unreachable")

@@ -17,7 +17,7 @@ from rankscope.diagnosis.facts.setup import (
 )
 from rankscope.diagnosis.finding import Finding, Suspect
 from rankscope.diagnosis.timeline import SET_UP
-from rankscope.diagnosis.waits import WaitGraph, groups_made
+from rankscope.diagnosis.wait_graph import WaitGraph, groups_made
 from rankscope.evidence.model import Evidence
 
 

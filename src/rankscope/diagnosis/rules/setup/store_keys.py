@@ -7,7 +7,7 @@ from rankscope.diagnosis.facts.setup import AwaitsKey, KeyUnset, SettersWait
 from rankscope.diagnosis.finding import Finding
 from rankscope.diagnosis.rules.standing.stand import Stand, finding_of, movement
 from rankscope.diagnosis.views import current_where
-from rankscope.diagnosis.waits import State
+from rankscope.diagnosis.wait_graph import State
 from rankscope.evidence.model import Evidence, RankEvidence
 
 _STORE_WAITS = frozenset({"Store.wait", "Store.get"})

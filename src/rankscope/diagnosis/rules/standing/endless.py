@@ -5,12 +5,12 @@ from __future__ import annotations
 from itertools import pairwise
 
 from rankscope.diagnosis.advice import Advice
-from rankscope.diagnosis.code import Branch, CodeReader
 from rankscope.diagnosis.facts import Fact
 from rankscope.diagnosis.facts.standing import BeyondRhythm, Does, LoopCannotEnd, Loops, NotRuledOut
 from rankscope.diagnosis.finding import Possibility
 from rankscope.diagnosis.rules.standing.loops import Loop, loops_at
 from rankscope.diagnosis.rules.standing.stand import Stand, movement
+from rankscope.diagnosis.source.reader import Branch, CodeReader
 from rankscope.diagnosis.views import LIFE_CPU_SHARE, cpu_share, current_where, main_thread
 from rankscope.evidence.model import Evidence, Frame, RankEvidence
 

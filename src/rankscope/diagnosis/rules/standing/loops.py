@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from rankscope.diagnosis.syntax import parsed
+from rankscope.diagnosis.source.syntax import parsed
 from rankscope.evidence.model import Evidence, Frame
 
 Until = Literal["vanishes", "appears", "true"]

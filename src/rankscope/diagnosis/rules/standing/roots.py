@@ -19,14 +19,14 @@ from rankscope.diagnosis.facts.roots import (
     TimedOut,
 )
 from rankscope.diagnosis.finding import Finding
+from rankscope.diagnosis.rank_wait import just_entered
 from rankscope.diagnosis.rules.crashes.endings import Endings
 from rankscope.diagnosis.rules.divergence.paired import explain_paired_call
 from rankscope.diagnosis.rules.offline.stacks_only import explain_parted
 from rankscope.diagnosis.rules.setup.store_keys import awaited_key, explain_key_wait
-from rankscope.diagnosis.rules.standing.standing import explain_standing
+from rankscope.diagnosis.rules.standing.readings import explain_standing
 from rankscope.diagnosis.verdict import Where
-from rankscope.diagnosis.waiting import just_entered
-from rankscope.diagnosis.waits import State, WaitGraph
+from rankscope.diagnosis.wait_graph import State, WaitGraph
 from rankscope.evidence.model import Evidence, RankEvidence
 
 

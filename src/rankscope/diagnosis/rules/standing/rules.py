@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from rankscope.diagnosis.case import Case
 from rankscope.diagnosis.finding import Finding
+from rankscope.diagnosis.rank_wait import recorded_only
 from rankscope.diagnosis.registry import rule
+from rankscope.diagnosis.rules.standing.readings import READINGS
 from rankscope.diagnosis.rules.standing.roots import explain_roots
-from rankscope.diagnosis.rules.standing.standing import READINGS
-from rankscope.diagnosis.waiting import recorded_only
 
 
 @rule(

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
-from rankscope.diagnosis.branches import Branch
-from rankscope.diagnosis.losses import computed_at, fed_at
-from rankscope.diagnosis.raised_exits import raised_exits
-from rankscope.diagnosis.rank_names import RANK_WORD, RankNames
-from rankscope.diagnosis.surroundings import NOTHING, Surroundings, surroundings
-from rankscope.diagnosis.syntax import parsed
+from rankscope.diagnosis.source.branches import Branch
+from rankscope.diagnosis.source.losses import computed_at, fed_at
+from rankscope.diagnosis.source.raised_exits import raised_exits
+from rankscope.diagnosis.source.rank_names import RANK_WORD, RankNames
+from rankscope.diagnosis.source.surroundings import NOTHING, Surroundings, surroundings
+from rankscope.diagnosis.source.syntax import parsed
 from rankscope.evidence.model import Evidence, Frame
 
 __all__ = ["Branch", "CodeReader", "Surroundings"]

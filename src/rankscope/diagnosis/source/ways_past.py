@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator, Sequence
 
-from rankscope.diagnosis.branches import Branch, Kind, Place
-from rankscope.diagnosis.rank_names import last_name
-from rankscope.diagnosis.syntax import Function
+from rankscope.diagnosis.source.branches import Branch, Kind, Place
+from rankscope.diagnosis.source.rank_names import last_name
+from rankscope.diagnosis.source.syntax import Function
 
 _NOT_FAILURES = frozenset({"StopIteration", "StopAsyncIteration", "GeneratorExit", "KeyboardInterrupt", "SystemExit"})
 _ENDS_PROCESS = frozenset({"exit", "_exit", "abort", "quit"})

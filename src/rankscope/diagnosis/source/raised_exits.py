@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from rankscope.diagnosis.syntax import Function, own_nodes
+from rankscope.diagnosis.source.syntax import Function, own_nodes
 
 
 def raised_exits(tree: ast.Module) -> Iterator[tuple[int, str, int | None]]:

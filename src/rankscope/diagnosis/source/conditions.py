@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from rankscope.diagnosis.branches import Branch, Place
-from rankscope.diagnosis.rank_names import last_name
+from rankscope.diagnosis.source.branches import Branch, Place
+from rankscope.diagnosis.source.rank_names import last_name
 
 _COMMUNICATES = re.compile(
     r"all_?reduce|all_?gather|reduce_?scatter|broadcast|barrier|all_?to_?all|gather|scatter|^reduce|send|recv|sync|"

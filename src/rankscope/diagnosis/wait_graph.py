@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from rankscope.diagnosis import views
+from rankscope.diagnosis.rank_wait import Wait, failed_in, find_wait, stopped, waits_unseen
 from rankscope.diagnosis.timeline import COVERING, POINT_TO_POINT, SET_UP, Event, Timeline, build_timeline
-from rankscope.diagnosis.waiting import Wait, failed_in, find_wait, stopped, waits_unseen
 from rankscope.evidence.model import Evidence, RankEvidence
 
 Kind = Literal["ended", "waiting", "elsewhere", "unknown"]

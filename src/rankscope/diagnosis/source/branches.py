@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from rankscope.diagnosis.rank_names import RankNames, Scopes
+from rankscope.diagnosis.source.rank_names import RankNames, Scopes
 
 Kind = Literal[
     "if", "else", "and", "or", "ternary", "decorator", "while", "case", "except", "suppress",

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from rankscope.diagnosis.syntax import Function, own_nodes
+from rankscope.diagnosis.source.syntax import Function, own_nodes
 
 RANK_WORD = re.compile(
     r"(?i)(?<![a-z])(?:\w*_)?(?:rank|rank_?\d|rank_?zero|is_?main\w*|main_?process|is_?master|master|global_zero|is_?chief|"

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from rankscope.diagnosis.branches import Branch, Place
-from rankscope.diagnosis.conditions import conditions, way_to_call
-from rankscope.diagnosis.rank_names import RankNames
-from rankscope.diagnosis.syntax import Function
-from rankscope.diagnosis.ways_past import case_branch, caught, swallowing, ways_past
+from rankscope.diagnosis.source.branches import Branch, Place
+from rankscope.diagnosis.source.conditions import conditions, way_to_call
+from rankscope.diagnosis.source.rank_names import RankNames
+from rankscope.diagnosis.source.syntax import Function
+from rankscope.diagnosis.source.ways_past import case_branch, caught, swallowing, ways_past
 
 _Loop = ast.For | ast.AsyncFor | ast.While
 
