@@ -20,6 +20,7 @@ _FIRST_WINDOW_S = 0.4
 """The same when it has only just fallen quiet: to know before the first close look that it computes."""
 _GPU_PERIOD_S = 2.0
 _LEAST_LATE_S = 2.0
+_MANY_CALLS = 64
 
 
 @dataclass(slots=True)
@@ -115,8 +116,9 @@ class VitalSigns:
         progressed = trace.heartbeat is not None and heartbeat.changed_at > trace.heartbeat.changed_at
         trace.heartbeat = heartbeat
         if progressed:
-            # The rhythm is that of training: set-up and the first step take what they take.
-            if heartbeat.steps > 1:
+            # The rhythm is that of training: set-up and the first step take what they take. A program that makes no
+            # optimizer steps has one too, once it has made many calls.
+            if heartbeat.steps > 1 or heartbeat.calls >= _MANY_CALLS:
                 trace.gaps.append(now - trace.progress_at)
             trace.progress_at = now
         return progressed
