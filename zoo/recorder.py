@@ -15,22 +15,16 @@ from pathlib import Path
 
 from rankscope.cli import main
 from rankscope.diagnosis.finding import Ruling
-from rankscope.diagnosis.verdict import Verdict
 from rankscope.evidence.model import Evidence
 from rankscope.evidence.store import save_evidence
 from rankscope.launch.job import Job, RankProcess
 from rankscope.report import conclude as door
 
-_conclude, _examine = door.conclude, door.examine
+_examine = door.examine
 _started = Job.started
 _folder = Path(os.environ["ZOO_LOOKS"])
 _every_s = float(os.environ.get("ZOO_LOOK_EVERY", "0"))
 _numbers = itertools.count()
-
-
-def conclude(evidence: Evidence) -> Verdict:
-    save_evidence(evidence, _folder / f"look-{next(_numbers):03}")
-    return _conclude(evidence)
 
 
 def examine(evidence: Evidence) -> Ruling:
@@ -52,6 +46,6 @@ def _look_on(job: Job) -> None:
 
 
 if __name__ == "__main__":
-    door.conclude, door.examine = conclude, examine  # before the launcher imports them
+    door.examine = examine  # before the launcher imports it
     Job.started = started  # type: ignore[method-assign]
     sys.exit(main())
