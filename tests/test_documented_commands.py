@@ -67,7 +67,7 @@ TRAINING: dict[str, Way] = {
     "rankscope train --debug --export weights": Way(shows="model.safetensors"),
     "rankscope train --debug --fault nan@rank=1,step=5": Way(76, "First: the output of layers.1 (Block)"),
     "rankscope train --replay-nan .checkpoints/nan_grad_step_5.pt": Way(76, "layers.1"),
-    "rankscope train --debug --fault skip@rank=1,step=5": Way(75, "rank 1 passed by the barrier at meet_the_others"),
+    "rankscope train --debug --fault skip@rank=1,step=5": Way(75, "rank 1 skipped the barrier at meet_the_others"),
     "rankscope train --debug --fault hang -- --stall-after 5": Way(75, "rank 1 is stuck in wait_for_silent_service"),
 }
 """In this order, in one folder, as somebody would who reads the pages."""
