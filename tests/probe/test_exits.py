@@ -145,7 +145,9 @@ def test_hook_for_threads_of_the_programs_own_still_runs(tmp_path: Path) -> None
 
 
 def test_interrupt_while_another_exception_is_handled_keeps_both(tmp_path: Path) -> None:
-    program = "import os, signal\n" + wrapped("os.kill(os.getpid(), signal.SIGINT)")
+    # Where the tests run in the background, a shell has told them to ignore this signal.
+    head = "import os, signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    program = head + wrapped("os.kill(os.getpid(), signal.SIGINT)")
     process, (error,) = ended(tmp_path, program)
     assert process.returncode != 0
     assert (error.type, [each.type for each in error.chain]) == ("KeyboardInterrupt", ["LookupError"])
