@@ -8,7 +8,7 @@ from typing import Literal
 
 from rankscope.diagnosis import views
 from rankscope.diagnosis.rank_wait import Wait, failed_in, find_wait, stopped, waits_unseen
-from rankscope.diagnosis.timeline import COVERING, POINT_TO_POINT, SET_UP, Event, Timeline, build_timeline
+from rankscope.diagnosis.timeline import COVERING, POINT_TO_POINT, SET_UP, Event, Message, Timeline, build_timeline
 from rankscope.evidence.model import Evidence, RankEvidence
 
 Kind = Literal["ended", "waiting", "elsewhere", "unknown"]
@@ -141,6 +141,11 @@ def _may_come(
     wait = state.wait
     if wait is None:
         return False
+    if wait.event is not None and wait.event.messages:
+        # A GPU knows no tags: messages of two ranks meet in their order, and one that nobody makes never comes.
+        if not _unmet(state, wait.event, states):
+            return True
+        return not {rank for rank in targets & hopeless if long_since or not _other_thread_works(states[rank])}
     if wait.op in POINT_TO_POINT:
         halves = [states[rank] for rank in targets if _halves(state, states[rank])]
         if halves and (not long_since or any(views.on_its_way(each.seen) for each in (state, *halves))):
@@ -235,6 +240,8 @@ def _awaits(state: State, wait: Wait) -> object:
     """Equal for ranks that wait for the same ranks."""
     if wait.op in SET_UP:
         return wait.op, groups_made(state)
+    if wait.event is not None and wait.event.messages:
+        return "message", state.rank
     if wait.op in POINT_TO_POINT or (wait.op == "Work.wait" and wait.peer >= 0):
         return "message", wait.peer, wait.candidates
     if not wait.group or state.timeline is None:
@@ -250,6 +257,8 @@ def _targets(state: State, wait: Wait, states: dict[int, State], members: frozen
     """The ranks that have not come to what this one waits in; itself perhaps among them."""
     if wait.op in SET_UP:
         return frozenset(rank for rank in states if not _has_set_up(states[rank], state, wait.op))
+    if wait.event is not None and wait.event.messages:
+        return _unmet(state, wait.event, states) or frozenset((wait.candidates or {wait.peer}) & states.keys())
     if wait.op in POINT_TO_POINT or (wait.op == "Work.wait" and wait.peer >= 0):
         return frozenset((wait.candidates or {wait.peer}) & states.keys())
     if not wait.group:
@@ -309,10 +318,45 @@ def entered_nothing(state: State) -> bool:
 
 
 def _queued_behind(event: Event, timeline: Timeline) -> bool:
-    """Issued to the GPU, which has not finished an earlier collective of another group."""
+    """Issued to the GPU, which has not come to it: it has not begun it, or not finished what was issued before."""
     if event.done or event.backend != "nccl":
         return False
-    return timeline.pending()[0].group != event.group
+    if event.started is not None:
+        return not event.started
+    first = timeline.queue()[0]
+    if first.messages:
+        return first.awaited_at is not None and first.awaited_at <= event.at
+    return first != event
+
+
+def _unmet(state: State, event: Event, states: dict[int, State]) -> frozenset[int]:
+    """The ranks whose halves of these messages have not come, by their own records. One that cannot be counted is not
+    among them, unless its record shows that its GPU stands elsewhere."""
+    if state.timeline is None:
+        return frozenset()
+    return frozenset(
+        message.peer
+        for message in event.messages
+        if message.peer in states and not _met(message, event, state.timeline, states[message.peer])
+    )
+
+
+def _met(message: Message, event: Event, mine: Timeline, peer: State) -> bool:
+    theirs = peer.timeline
+    if theirs is None or peer.kind == "unknown":
+        return True
+    half = Message(not message.sends, mine.rank)
+    if mine.whole and theirs.whole:
+        wanted = _count(mine.messages, message, event.group, until=event.at)
+        made = [each for each in theirs.messages if each.group == event.group for part in each.messages if part == half]
+        return len(made) >= wanted and not _queued_behind(made[wanted - 1], theirs)
+    if peer.kind == "ended":
+        return False
+    return any(half in each.messages for each in theirs.messages if not each.done and not _queued_behind(each, theirs))
+
+
+def _count(messages: Iterable[Event], message: Message, group: str, until: float) -> int:
+    return sum(each.messages.count(message) for each in messages if each.group == group and each.at <= until)
 
 
 def _has_set_up(other: State, waiter: State, op: str) -> bool:

@@ -85,7 +85,7 @@ def _record(document: object) -> FlightRecord:
     top = as_dict(document, "the dump")
     collectives: list[Collective] = []
     names: dict[str, str] = {}
-    for number, item in enumerate(as_list(top.get("entries"), "entries")):
+    for number, item in enumerate(as_list(_entries(top), "entries")):
         entry = as_dict(item, f"entry {number}")
         collective = _collective(entry, number)
         collectives.append(collective)
@@ -93,6 +93,11 @@ def _record(document: object) -> FlightRecord:
     enqueued, completed = statuses(top.get("pg_status", {}), names)
     collectives.sort(key=lambda collective: collective.record_id)
     return FlightRecord(tuple(collectives), enqueued, completed, as_groups(top.get("pg_config", {})))
+
+
+def _entries(top: dict[Any, Any]) -> object:
+    """A recorder that has recorded nothing writes no list."""
+    return [] if top.get("entries", "") is None else top.get("entries")
 
 
 def statuses(value: object, names: Mapping[str, str]) -> tuple[dict[str, int], dict[str, int]]:
