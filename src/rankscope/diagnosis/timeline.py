@@ -264,6 +264,9 @@ class _Covering:
         for call in reversed(self._calls[max(0, at - 4) : at]):
             if call.left_at is None or call.left_at + _SLACK_S >= entry.created_at:
                 return call
+        if entry.op.endswith("coalesced"):
+            # A coalescing manager issues its calls when it is left: they were noted before.
+            return next((call for call in reversed(self._calls[:at]) if call.group == entry.group), None)
         return None
 
 
