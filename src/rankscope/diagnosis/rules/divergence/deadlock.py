@@ -38,6 +38,9 @@ def explain_deadlock(graph: WaitGraph, evidence: Evidence) -> Finding:
     if crossed and passed is None and not _reserved_call(crossed, graph, code):
         return _order_cycle(crossed, graph)
     misdirected = explain_misdirected(graph, knot)
+    if misdirected is not None and not misdirected.culprits:
+        missing = message_missing(graph, knot)
+        return missing if missing is not None and missing.culprits else misdirected
     if misdirected is not None:
         return misdirected
     if all(_wait_op(graph, rank) in POINT_TO_POINT for rank in knot):

@@ -1,0 +1,201 @@
+"""Hangs that happen on the GPU while the program has run on: the recorder tells where, the noted calls tell the line."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import factories as make
+from gpu_ranks import GpuRank, job
+
+from rankscope.diagnosis.finding import Ruling
+from rankscope.diagnosis.record import read_record
+from rankscope.diagnosis.wait_graph import build_graph
+from rankscope.evidence.model import Evidence, Group
+from rankscope.report.conclude import examine
+
+ROUNDS = 8
+
+
+def blamed(ruling: Ruling) -> list[tuple[int | None, int | None]]:
+    return [(each.rank, each.where.line if each.where is not None else None) for each in ruling.culprits]
+
+
+def told(evidence: Evidence) -> tuple[str, str | None, list[tuple[int | None, int | None]]]:
+    ruling = examine(evidence)
+    return ruling.outcome, ruling.cause, blamed(ruling)
+
+
+# Where the GPU stands.
+
+
+def test_ends_of_a_group_whose_watchdog_is_gone_are_believed_but_for_the_newest() -> None:
+    rank = GpuRank(0)
+    for _ in range(4):
+        rank.all_reduce(10)
+    entries = tuple(replace(entry, retired=entry.seq <= 2) for entry in rank.entries)
+    seen = rank.seen(collectives=entries, last_completed={"0": 2})
+    record = read_record(seen)
+    assert [record.done(entry) for entry in record.collectives] == [True, True, True, False]
+
+
+def test_a_coalesced_call_is_one_and_ends_when_its_last_entry_does() -> None:
+    rank = GpuRank(0)
+    rank.coalesced(10, "scheduled", ((8,), (1,)))
+    record = read_record(rank.seen())
+    [entry] = record.collectives
+    assert (entry.input_sizes, record.done(entry)) == (((8,), (1,)), False)
+
+
+def test_a_batch_of_messages_is_one_and_ends_when_its_last_entry_does() -> None:
+    rank = GpuRank(1)
+    rank.batch((("send", 2), ("recv", 0)), 10)
+    rank.batch((("send", 2), ("recv", 0)), 10, "scheduled")
+    record = read_record(rank.seen())
+    assert [len(batch.messages) for batch in record.messages] == [2, 2]
+    assert [record.done(batch.entries[-1]) for batch in record.messages] == [True, False]
+
+
+def test_a_rank_whose_gpu_has_not_come_to_a_collective_has_not_joined_it() -> None:
+    ranks = [GpuRank(number) for number in range(3)]
+    for rank in ranks:
+        rank.all_reduce(10)
+    ranks[0].all_reduce(20, numel=1)
+    for rank in ranks:
+        rank.all_reduce(10, "scheduled", numel=64)
+    ranks[0].entries[1] = replace(ranks[0].entries[1], state="completed", retired=True)
+    graph = build_graph(job(*ranks))
+    assert graph.deadlocked == {0, 1, 2}
+    assert told(job(*ranks)) == ("hang", "collective-skipped", [(0, 20)])
+
+
+# Runs ahead.
+
+
+def test_an_extra_call_that_shows_only_at_the_end_is_named_with_its_line() -> None:
+    ranks = [GpuRank(number, inside=(make.lib("torch/distributed/distributed_c10d.py", "barrier"),)) for number in range(3)]
+    for step in range(30):
+        for rank in ranks:
+            rank.step = step
+            behind = step >= 20
+            if step == 20 and rank.rank == 1:
+                rank.all_reduce(44, "scheduled", numel=1)
+            rank.all_reduce(10, "scheduled" if behind else "completed", numel=512)
+    assert told(job(*ranks)) == ("hang", "collective-skipped", [(1, 44)])
+
+
+def test_a_tensor_missing_from_a_coalesced_reduction_is_a_mismatch_though_the_rank_went_on() -> None:
+    ranks = [GpuRank(number) for number in range(3)]
+    for _ in range(ROUNDS):
+        for rank in ranks:
+            rank.coalesced(10, "completed", ((64,), (8,), (1,)))
+    for rank in ranks:
+        if rank.rank == 1:
+            rank.coalesced(10, "completed", ((64,), (8,)))
+            rank.all_reduce(20, "scheduled", group="1")
+        else:
+            rank.coalesced(10, "scheduled", ((64,), (8,), (1,)))
+    assert told(job(*ranks)) == ("hang", "collective-mismatch", [(1, 10)])
+
+
+# Order of groups.
+
+
+def mesh(odd_rank: int | None, rounds: int = ROUNDS) -> list[GpuRank]:
+    """Rows of two in groups of their own, then all together; one rank once the other way round."""
+    rows = (Group("1", "", (0, 1)), Group("2", "", (2, 3)))
+    ranks = [GpuRank(number, world=4, groups=(*rows, Group("0", "", (0, 1, 2, 3)))) for number in range(4)]
+    for _ in range(rounds):
+        for rank in ranks:
+            rank.all_reduce(10, group=str(1 + rank.rank // 2))
+            rank.all_reduce(10)
+    for rank in ranks:
+        row = str(1 + rank.rank // 2)
+        stuck_row = odd_rank is not None and rank.rank // 2 == odd_rank // 2
+        if rank.rank == odd_rank:
+            rank.all_reduce(10, "scheduled")
+            rank.all_reduce(10, "scheduled", group=row)
+        else:
+            rank.all_reduce(10, "scheduled" if stuck_row else "completed", group=row)
+            rank.all_reduce(10, "scheduled")
+    return ranks
+
+
+def test_of_groups_in_another_order_the_rank_that_left_its_own_is_named() -> None:
+    assert told(job(*mesh(3))) == ("hang", "group-order-cycle", [(3, 10)])
+
+
+def test_without_a_habit_nobody_is_named_for_an_order_of_groups() -> None:
+    outcome, cause, culprits = told(job(*mesh(3, rounds=1)))
+    assert (outcome, cause, culprits) == ("hang", "group-order-cycle", [])
+
+
+# Messages.
+
+
+def exchange(rank: GpuRank, right: int, left: int, state: str = "completed") -> None:
+    rank.batch((("send", right), ("recv", left), ("send", left), ("recv", right)), 10, state)
+    rank.wait(12)
+
+
+def test_a_batch_with_the_wrong_neighbour_is_named() -> None:
+    ranks = [GpuRank(number) for number in range(3)]
+    for _ in range(ROUNDS):
+        for rank in ranks:
+            exchange(rank, (rank.rank + 1) % 3, (rank.rank - 1) % 3)
+            rank.all_reduce(20)
+    exchange(ranks[0], 1, 2, "scheduled")
+    exchange(ranks[1], 2, 0)
+    exchange(ranks[2], 1, 1, "scheduled")
+    for rank in ranks:
+        rank.all_reduce(20, "scheduled")
+    assert told(job(*ranks)) == ("hang", "collective-mismatch", [(2, 10)])
+
+
+def test_a_batch_with_a_message_too_many_is_named() -> None:
+    ranks = [GpuRank(number) for number in range(2)]
+    for last in (*[False] * ROUNDS, True):
+        for rank in ranks:
+            halves = (("send", 1 - rank.rank), ("recv", 1 - rank.rank))
+            more = (("recv", 0),) if last and rank.rank == 1 else ()
+            rank.batch((*halves, *more), 10, "scheduled" if more else "completed")
+            rank.wait(11)
+            rank.all_reduce(20, "scheduled" if last else "completed")
+    assert told(job(*ranks)) == ("hang", "collective-skipped", [(1, 10)])
+
+
+def test_a_message_fewer_is_named_though_the_rank_has_gone_on() -> None:
+    ranks = [GpuRank(number) for number in range(3)]
+    for last in (*[False] * ROUNDS, True):
+        for rank in ranks:
+            if rank.rank > 0:
+                for number in range(3):
+                    missing = last and rank.rank == 2 and number == 2
+                    rank.irecv(rank.rank - 1, 10, "scheduled" if missing else "completed")
+            if rank.rank < 2:
+                for _ in range(2 if last and rank.rank == 1 else 3):
+                    rank.isend(rank.rank + 1, 15)
+            rank.wait(17)
+            rank.all_reduce(20, "scheduled" if last else "completed")
+    assert told(job(*ranks)) == ("hang", "collective-skipped", [(1, 15)])
+
+
+def test_messages_that_are_both_there_prove_nothing() -> None:
+    """A large message on a slow link: both halves were made, and the reduction behind them waits."""
+    ranks = [GpuRank(number) for number in range(2)]
+    for rank in ranks:
+        rank.batch((("send", 1 - rank.rank), ("recv", 1 - rank.rank)), 10, "scheduled")
+        rank.wait(11)
+        rank.all_reduce(20, "scheduled")
+    assert not build_graph(job(*ranks)).deadlocked
+
+
+def test_a_collective_that_overtakes_a_message_nobody_waited_for_is_no_deadlock() -> None:
+    """Rank 0 has a receive under way beside the reduction; rank 1 sends after the reduction, which rank 2 is late for."""
+    ranks = [GpuRank(number) for number in range(3)]
+    ranks[0].irecv(1, 10, "scheduled")
+    for rank in ranks[:2]:
+        rank.all_reduce(20, "scheduled")
+    ranks[2].all_reduce(19)
+    ranks[2].entries.clear()
+    ranks[2].calls.clear()
+    assert not build_graph(job(*ranks)).deadlocked
