@@ -14,6 +14,8 @@ from rankscope.evidence.gpm import DeviceWork
 
 SM, TENSOR, DRAM, FP64, FP32, FP16 = 2, 5, 10, 11, 12, 13
 HANGS = {SM: 0.9, TENSOR: 0.0, FP32: 0.0, FP16: 0.0, FP64: 0.0, DRAM: 0.008}
+TINY = {SM: 1.4838, TENSOR: 0.0001, FP32: 0.0045, FP16: 0.0, FP64: 0.0, DRAM: 0.016}
+"""A healthy job of a model so small that its kernels are over at once."""
 TRAINS = {SM: 18.0, TENSOR: 0.0, FP32: 12.0, FP16: 0.0, FP64: 0.0, DRAM: 1.9}
 
 
@@ -95,6 +97,11 @@ def test_counters_tell_a_device_that_works_from_one_that_waits(monkeypatch: pyte
     assert (seen[0].tensor, seen[0].fp32, seen[0].power_w, seen[0].memory_util) == (0.0, 0.0, 126.0, 0.0)
     assert [seen[0].working(), seen[1].working()] == [False, True]
     assert driver.open_samples == 0
+
+
+def test_a_tiny_job_that_works_is_not_said_to_stand(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, Driver([TINY], watts=121.0, memory=0))
+    assert gpm.sample((0,), interval_s=0.01)[0].working() is None
 
 
 def test_a_counter_that_the_device_does_not_have_is_none(monkeypatch: pytest.MonkeyPatch) -> None:

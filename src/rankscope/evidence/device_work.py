@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 _WORKS = 0.002
-"""Of arithmetic units or of memory bandwidth. A job that trained showed 0.12 and 0.019, three ranks that hung in NCCL
-0.0 and 0.00008."""
-_STANDS = 0.0005
+"""Of arithmetic units or of memory bandwidth. A job that trained showed 0.12 and 0.019."""
+_NO_ARITHMETIC = 0.00001
+_NO_TRAFFIC = 0.0005
+"""Ranks that hung in NCCL showed up to 0.000001 and 0.0001; a healthy job of a tiny model 0.00004 and 0.00016: of such
+a one nobody can tell."""
 _WAITERS_ALONE = 0.4
 """Share of the SMs that waiting kernels of NCCL fill by themselves: up to 32 blocks a communicator, of some 130."""
 _POWER_WORKS = 0.5
@@ -40,10 +42,12 @@ class DeviceWork:
         return self._by_counters() if self.counters else self._by_power()
 
     def _by_counters(self) -> bool | None:
-        seen = [share for share in (self.tensor, self.fp32, self.fp16, self.fp64, self.dram) if share is not None]
-        if any(share >= _WORKS for share in seen):
+        arithmetic = max(
+            (share for share in (self.tensor, self.fp32, self.fp16, self.fp64) if share is not None), default=0.0
+        )
+        if arithmetic >= _WORKS or (self.dram or 0.0) >= _WORKS:
             return True
-        if self.fp32 is None or self.dram is None or any(share >= _STANDS for share in seen):
+        if self.fp32 is None or self.dram is None or arithmetic >= _NO_ARITHMETIC or self.dram >= _NO_TRAFFIC:
             return None
         # Integer kernels move little memory and no floating point; waiting ones never fill the whole device.
         return None if self.sm is not None and self.sm >= _WAITERS_ALONE else False
