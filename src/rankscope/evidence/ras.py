@@ -12,11 +12,12 @@ from rankscope.evidence.communicators import RasLook
 from rankscope.evidence.ras_text import parse_answer
 
 DEFAULT_ADDRESS = ("127.0.0.1", 28028)
-_QUESTION = "CLIENT PROTOCOL 2\nTIMEOUT {wait}\nSET FORMAT json\nVERBOSE STATUS\n"
+_QUESTION = b"CLIENT PROTOCOL 2\nTIMEOUT 1\nSET FORMAT json\nVERBOSE STATUS\n"
 """NCCL before 2.28.7 does not know the format, says so, and answers in text."""
 _TALK = ("SERVER PROTOCOL", "OK", "ERROR:")
-_RANK_WAIT_S = 2
-"""How long NCCL itself waits for a process that does not answer."""
+_TRY_S = 2.5
+"""For one try: every rank of this machine listens, the kernel chooses one, and it may be the one that is stopped. NCCL
+itself waits a second for processes that do not answer it."""
 _MOST_BYTES = 32 * 2**20
 _TRIES = 6
 
@@ -47,10 +48,14 @@ def ask_job(
     why = ""
     for _ in range(_TRIES):
         try:
-            look = _ask(address, deadline)
+            look = _ask(address, min(deadline, time.monotonic() + _TRY_S))
+        except TimeoutError:
+            why = f"NCCL's RAS at {address[0]}:{address[1]} gave no answer in time"
+            if time.monotonic() >= deadline:
+                break
+            continue
         except EvidenceError as error:
-            why = str(error)
-            break
+            return str(error)
         if look.pids() & set(own_pids) or (not look.pids() and look.processes == world_size):
             return _with_pids(look, own_pids)
         why = f"another NCCL job answers at {address[0]}:{address[1]}"
@@ -58,18 +63,16 @@ def ask_job(
 
 
 def _ask(address: tuple[str, int], deadline: float) -> RasLook:
-    """Raises EvidenceError, with the reason, when there is no answer in time."""
+    """Raises EvidenceError, with the reason, when there is no answer that can be read, TimeoutError when none comes."""
     place = f"{address[0]}:{address[1]}"
     try:
         with socket.create_connection(address, timeout=_left(deadline)) as connection:
-            # Asked for less time than is left, so that the answer without the silent ones still comes.
-            wait = max(1, min(_RANK_WAIT_S, int(_left(deadline)) - 1))
-            connection.sendall(_QUESTION.format(wait=wait).encode())
+            connection.sendall(_QUESTION)
             answer = _read(connection, deadline)
     except ConnectionRefusedError as error:
         raise EvidenceError(f"nothing answers at {place}: NCCL before 2.24, or no communicator yet") from error
-    except TimeoutError as error:
-        raise EvidenceError(f"NCCL's RAS at {place} gave no answer in time") from error
+    except TimeoutError:
+        raise
     except OSError as error:
         raise EvidenceError(f"NCCL's RAS at {place} cannot be asked: {error}") from error
     return parse_answer(_without_talk(answer), time.time())
