@@ -10,7 +10,8 @@ from gpu_ranks import GpuRank, job
 from rankscope.diagnosis.finding import Ruling
 from rankscope.diagnosis.record import read_record
 from rankscope.diagnosis.wait_graph import build_graph
-from rankscope.evidence.model import Evidence, Group
+from rankscope.evidence.device_work import DeviceWork
+from rankscope.evidence.model import Evidence, Gpu, Group, HostEvidence
 from rankscope.report.conclude import examine
 
 ROUNDS = 8
@@ -152,7 +153,7 @@ def test_a_batch_with_the_wrong_neighbour_is_named() -> None:
 
 
 def test_a_batch_with_a_message_too_many_is_named() -> None:
-    ranks = [GpuRank(number) for number in range(2)]
+    ranks = [GpuRank(number, world=2) for number in range(2)]
     for last in (*[False] * ROUNDS, True):
         for rank in ranks:
             halves = (("send", 1 - rank.rank), ("recv", 1 - rank.rank))
@@ -181,7 +182,7 @@ def test_a_message_fewer_is_named_though_the_rank_has_gone_on() -> None:
 
 def test_messages_that_are_both_there_prove_nothing() -> None:
     """A large message on a slow link: both halves were made, and the reduction behind them waits."""
-    ranks = [GpuRank(number) for number in range(2)]
+    ranks = [GpuRank(number, world=2) for number in range(2)]
     for rank in ranks:
         rank.batch((("send", 1 - rank.rank), ("recv", 1 - rank.rank)), 10, "scheduled")
         rank.wait(11)
@@ -199,3 +200,67 @@ def test_a_collective_that_overtakes_a_message_nobody_waited_for_is_no_deadlock(
     ranks[2].entries.clear()
     ranks[2].calls.clear()
     assert not build_graph(job(*ranks)).deadlocked
+
+
+# A kernel of its own.
+
+
+def gpu(*pids: int, work: DeviceWork | None = None) -> tuple[HostEvidence, ...]:
+    return (HostEvidence("node-1", gpus=(Gpu(0, "H200", 100, 1, 2, 50, pids, work), ), oom_kills=0),)
+
+
+def work(*, computes: bool) -> DeviceWork:
+    share = 0.3 if computes else 0.0
+    return DeviceWork(sm=0.01 + share, tensor=0.0, fp32=share, dram=share, power_w=120, memory_util=0.0, counters=True)
+
+
+def held_up() -> list[GpuRank]:
+    """Rank 1's GPU has not come to what the others stand in."""
+    ranks = [GpuRank(number, timed=True) for number in range(3)]
+    for rank in ranks:
+        rank.all_reduce(10)
+        rank.all_reduce(10, "scheduled" if rank.rank == 1 else "started")
+    return ranks
+
+
+PIDS = tuple(make.PID + number for number in range(3))
+
+
+def test_the_rank_whose_gpu_has_not_begun_what_others_stand_in_is_named() -> None:
+    ruling = examine(job(*held_up()))
+    assert (ruling.outcome, ruling.cause, ruling.certainty) == ("hang", "gpu-stuck", "likely")
+    assert blamed(ruling) == [(1, 90)]
+
+
+def test_before_the_threshold_a_gpu_that_is_late_is_only_possibly_stuck() -> None:
+    assert examine(job(*held_up(), stall_after_s=100.0)).certainty == "possible"
+
+
+def test_a_gpu_of_its_own_that_computes_is_slow_and_not_stuck() -> None:
+    ruling = examine(job(*held_up(), hosts=gpu(PIDS[1], work=work(computes=True))))
+    assert (ruling.outcome, ruling.cause) == ("slow", "slow-rank")
+
+
+def test_work_on_a_shared_gpu_speaks_for_nobody_in_particular() -> None:
+    ruling = examine(job(*held_up(), hosts=gpu(*PIDS, work=work(computes=True))))
+    assert (ruling.outcome, ruling.cause) == ("hang", "gpu-stuck")
+
+
+def test_ranks_that_all_compute_before_a_collective_do_not_wait_for_each_other() -> None:
+    ranks = [GpuRank(number, timed=True) for number in range(3)]
+    for rank in ranks:
+        rank.all_reduce(10)
+        rank.all_reduce(10, "started" if rank.rank == 0 else "scheduled")
+    graph = build_graph(job(*ranks))
+    assert not graph.deadlocked
+    assert graph.edges[0] == {1, 2}
+    assert graph.edges[1] == graph.edges[2] == frozenset()
+
+
+def test_a_collective_that_has_begun_beside_an_older_message_has_joined() -> None:
+    ranks = [GpuRank(number, world=2, timed=True) for number in range(2)]
+    ranks[0].irecv(1, 10, "started")
+    ranks[0].wait(11)
+    for rank in ranks:
+        rank.all_reduce(20, "started")
+    assert build_graph(job(*ranks)).edges[1] == frozenset()

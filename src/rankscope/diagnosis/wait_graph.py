@@ -238,6 +238,8 @@ def _edges(states: dict[int, State]) -> dict[int, frozenset[int]]:
 
 def _awaits(state: State, wait: Wait) -> object:
     """Equal for ranks that wait for the same ranks."""
+    if behind_its_own_work(wait):
+        return "its own GPU"
     if wait.op in SET_UP:
         return wait.op, groups_made(state)
     if wait.event is not None and wait.event.messages:
@@ -255,6 +257,8 @@ def _awaits(state: State, wait: Wait) -> object:
 
 def _targets(state: State, wait: Wait, states: dict[int, State], members: frozenset[int]) -> frozenset[int]:
     """The ranks that have not come to what this one waits in; itself perhaps among them."""
+    if behind_its_own_work(wait):
+        return frozenset()
     if wait.op in SET_UP:
         return frozenset(rank for rank in states if not _has_set_up(states[rank], state, wait.op))
     if wait.event is not None and wait.event.messages:
@@ -265,6 +269,12 @@ def _targets(state: State, wait: Wait, states: dict[int, State], members: frozen
         # A store key, or a wait of unknown origin: anyone who is not waiting may bring it.
         return frozenset(rank for rank in states if states[rank].kind != "waiting")
     return frozenset(rank for rank in members & states.keys() if not _joined(states[rank], state, wait))
+
+
+def behind_its_own_work(wait: Wait) -> bool:
+    """The GPU has not even begun the oldest operation that it was given: kernels of the rank itself come before it, and
+    no other rank can hold those up."""
+    return wait.event is not None and wait.event.started is False
 
 
 def _joined(other: State, waiter: State, wait: Wait) -> bool:

@@ -24,9 +24,10 @@ from rankscope.diagnosis.rules.crashes.endings import Endings
 from rankscope.diagnosis.rules.divergence.paired import explain_paired_call
 from rankscope.diagnosis.rules.offline.stacks_only import explain_parted
 from rankscope.diagnosis.rules.setup.store_keys import awaited_key, explain_key_wait
+from rankscope.diagnosis.rules.standing.gpu import explain_held_up
 from rankscope.diagnosis.rules.standing.readings import explain_standing
 from rankscope.diagnosis.verdict import Where
-from rankscope.diagnosis.wait_graph import State, WaitGraph
+from rankscope.diagnosis.wait_graph import State, WaitGraph, behind_its_own_work
 from rankscope.evidence.model import Evidence, RankEvidence
 
 
@@ -44,6 +45,8 @@ def explain_roots(evidence: Evidence, graph: WaitGraph, endings: Endings) -> Fin
             continue
         if (key := awaited_key(state)) is not None:
             found.append(explain_key_wait(state.seen, key, evidence, graph.waiters_of(rank)))
+        if state.wait is not None and behind_its_own_work(state.wait):
+            found.append(explain_held_up(state.seen, state.wait, evidence, graph.waiters_of(rank)))
         if state.kind != "elsewhere":
             continue
         found.append(explain_standing(state.seen, evidence, graph.waiters_of(rank)))
