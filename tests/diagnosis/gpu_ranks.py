@@ -1,4 +1,4 @@
-"""Ranks that have enqueued collectives and messages on their GPUs and run on, as torch's recorder and the probe tell."""
+"""Ranks that have given collectives and messages to their GPUs and run on, as torch's recorder and the probe tell."""
 
 from __future__ import annotations
 

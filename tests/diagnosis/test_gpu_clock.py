@@ -1,4 +1,4 @@
-"""Hangs that happen on the GPU while the program has run on: the recorder tells where, the noted calls tell the line."""
+"""Hangs on the GPU while the program has run on: the recorder tells where, the noted calls tell the line."""
 
 from __future__ import annotations
 
@@ -73,7 +73,9 @@ def test_a_rank_whose_gpu_has_not_come_to_a_collective_has_not_joined_it() -> No
 
 
 def test_an_extra_call_that_shows_only_at_the_end_is_named_with_its_line() -> None:
-    ranks = [GpuRank(number, inside=(make.lib("torch/distributed/distributed_c10d.py", "barrier"),)) for number in range(3)]
+    ranks = [
+        GpuRank(number, inside=(make.lib("torch/distributed/distributed_c10d.py", "barrier"),)) for number in range(3)
+    ]
     for step in range(30):
         for rank in ranks:
             rank.step = step
@@ -191,7 +193,7 @@ def test_messages_that_are_both_there_prove_nothing() -> None:
 
 
 def test_a_collective_that_overtakes_a_message_nobody_waited_for_is_no_deadlock() -> None:
-    """Rank 0 has a receive under way beside the reduction; rank 1 sends after the reduction, which rank 2 is late for."""
+    """Rank 0 has a receive under way beside the reduction; rank 1 sends after it, and rank 2 is late for it."""
     ranks = [GpuRank(number) for number in range(3)]
     ranks[0].irecv(1, 10, "scheduled")
     for rank in ranks[:2]:
@@ -206,7 +208,7 @@ def test_a_collective_that_overtakes_a_message_nobody_waited_for_is_no_deadlock(
 
 
 def gpu(*pids: int, work: DeviceWork | None = None) -> tuple[HostEvidence, ...]:
-    return (HostEvidence("node-1", gpus=(Gpu(0, "H200", 100, 1, 2, 50, pids, work), ), oom_kills=0),)
+    return (HostEvidence("node-1", gpus=(Gpu(0, "H200", 100, 1, 2, 50, pids, work),), oom_kills=0),)
 
 
 def work(*, computes: bool) -> DeviceWork:

@@ -43,7 +43,6 @@ def test_rank_that_reaches_the_threshold_during_a_look_is_looked_at_again(monkey
     seen: list[Event] = []
     watcher = Watcher(job, 30.0, pace, seen.append)
     monkeypatch.setattr(watch, "examine", lambda _evidence: SimpleNamespace(outcome="ok"))
-    monkeypatch.setattr(vital_signs, "busy_processes", lambda _since: "no GPU")
     monkeypatch.setattr(vital_signs, "pulse", _gone)
     watcher._episode = watch._Episode(since=process.life_at, next_look=float("inf"))
     for _ in range(4):

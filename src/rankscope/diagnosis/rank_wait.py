@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from rankscope.diagnosis import views
 from rankscope.diagnosis.timeline import BEGUN, POINT_TO_POINT, SET_UP, Event, Timeline
-from rankscope.evidence.model import Call, Collective, Evidence, Frame, RankEvidence
+from rankscope.evidence.model import Call, Evidence, Frame, RankEvidence
 
 SETTLED_S = 0.4
 """A call younger than this when the evidence was taken may simply be about to return."""

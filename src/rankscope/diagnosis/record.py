@@ -2,8 +2,8 @@
 
 Of NCCL the recorder tells more than of gloo, and some of it misleads:
 
-- an operation reads as completed before NCCL has taken it, as long as its CUDA events were never recorded; the count of the
-  group knows better, but stands still once the group's watchdog has ended, as in `destroy_process_group`;
+- an operation reads as completed before NCCL has taken it, as long as its CUDA events were never recorded; the group's
+  count knows better, but stands still once the group's watchdog has ended, as in `destroy_process_group`;
 - calls that torch makes in one go (a coalescing manager, `batch_isend_irecv`) leave an entry each, whose states mean
   nothing, and one more at the end, named `coalesced`, whose state counts for all;
 - a state `started` exists only where torch times collectives (`TORCH_NCCL_ENABLE_TIMING`).

@@ -171,6 +171,7 @@ class Watcher:
             seen.rank for seen in evidence.ranks if seen.still_for_s is not None and seen.still_for_s < self.threshold()
         }
         self._signs.forget_pulses()
+        self._signs.note_look(evidence, now)
         if self._job.failed():
             return
         ruling = examine(evidence)

@@ -165,11 +165,9 @@ def _reserved_call(crossed: dict[str, tuple[int, ...]], graph: WaitGraph, code: 
 
 
 def _order_cycle(crossed: dict[str, tuple[int, ...]], graph: WaitGraph) -> Finding:
-    """Who took another order than it always had, while most kept to theirs; else one rank against several. Where as many
-    went each way, nobody in particular did."""
-    unusual = {
-        rank: times for rank in graph.deadlocked if (times := _left_its_order(graph.states[rank])) is not None
-    }
+    """Who took another order than it always had, while most kept to theirs; else one rank against several. Where as
+    many went each way, nobody in particular did."""
+    unusual = {rank: times for rank in graph.deadlocked if (times := _left_its_order(graph.states[rank])) is not None}
     of_several = _members_of_several(crossed, graph)
     sizes = sorted((len(ranks) for ranks in of_several.values()), reverse=True)
     in_knot = {rank for ranks in crossed.values() for rank in ranks}

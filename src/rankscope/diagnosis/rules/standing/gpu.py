@@ -38,7 +38,9 @@ def gpu_stuck(rank: RankEvidence, evidence: Evidence) -> Stand | None:
     faults = xid_lines(rank, evidence)
     silent = "no answer" in host.missing.get("gpus", "") or any(gpu.name.endswith("not answer") for gpu in host.gpus)
     own = _own_gpu(rank, host)
-    stands = own is not None and (own.utilization_percent == 0 or (own.work is not None and own.work.working() is False))
+    stands = own is not None and (
+        own.utilization_percent == 0 or (own.work is not None and own.work.working() is False)
+    )
     if not faults and not silent and (busy(rank) and not stands):
         return None
     at = current_where(rank)
