@@ -266,3 +266,27 @@ def test_a_collective_that_has_begun_beside_an_older_message_has_joined() -> Non
     for rank in ranks:
         rank.all_reduce(20, "started")
     assert build_graph(job(*ranks)).edges[1] == frozenset()
+
+
+# The watchdog.
+
+
+def test_a_rank_at_work_when_the_watchdog_of_others_gives_up_is_named_at_once() -> None:
+    """They still live: torch takes them down a minute later."""
+    ranks = [GpuRank(number) for number in range(3)]
+    for rank in ranks:
+        rank.all_reduce(10)
+    for rank in ranks[1:]:
+        rank.all_reduce(10, "scheduled")
+    at_work = ranks[0].seen(
+        stacks=tuple(
+            replace(sample, threads=(make.stack("train.py", 50 + number, "prepare"),))
+            for number, sample in enumerate(make.samples())
+        )
+    )
+    said = ("[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=2, OpType=ALLREDUCE)",)
+    others = tuple(rank.seen(error_tail=said) for rank in ranks[1:])
+    quiet = examine(make.evidence(at_work, *(rank.seen() for rank in ranks[1:])))
+    assert (quiet.outcome, quiet.cause) == ("slow", "slow-rank")
+    ruling = examine(make.evidence(at_work, *others))
+    assert (ruling.outcome, ruling.cause, [each.rank for each in ruling.culprits]) == ("hang", "slow-rank", [0])

@@ -87,7 +87,8 @@ def _looked(state: State, event: on.Looked) -> Step:
         return state, ()  # a look at numbers says nothing about stillness
     if _is_hang(ruling):
         news = _STRENGTH[ruling.certainty] > _STRENGTH[state.reported]
-        return _hang(state, pronounce(ruling), evidence) if news else (state, ())
+        news = news or (event.given_up and state.policy.on_hang == "auto")
+        return _hang(state, pronounce(ruling), evidence, settled=event.given_up) if news else (state, ())
     if ruling.outcome in ("slow", "hang") and ruling.culprits and event.still_s >= min(NOTICE_S, event.patience_s):
         return _notice(state, pronounce(ruling))
     if ruling.outcome == "unknown" and event.still_s >= event.patience_s:
@@ -103,9 +104,10 @@ def _is_hang(ruling: Ruling) -> bool:
     return ruling.outcome == "hang" and ruling.certainty in ("proven", "likely")
 
 
-def _hang(state: State, verdict: Verdict, evidence: Evidence) -> Step:
+def _hang(state: State, verdict: Verdict, evidence: Evidence, *, settled: bool = False) -> Step:
+    """`settled`: torch itself will end the job; nothing is won by waiting for that."""
     wish = state.policy.on_hang
-    stop = wish in ("stop", "restart") or (wish == "auto" and verdict.certainty == "proven")
+    stop = wish in ("stop", "restart") or (wish == "auto" and (settled or verdict.certainty == "proven"))
     restart = wish == "restart" and state.restarts_left > 0
     state, keep = _find(state, verdict, evidence, "hang")
     state = replace(state, reported=verdict.certainty)

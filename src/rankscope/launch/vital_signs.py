@@ -1,8 +1,8 @@
 """Signs of life of the ranks of one attempt: progress on their pages, processor time, bytes, memory, a moving stack.
 
 A rank that waits for its GPU burns processor time for as long as it waits, and its GPU says 100 % while a kernel of
-NCCL only waits there: neither is a sign of life by itself. Of a process that uses a GPU, processor time counts while the
-rank is within its own rhythm, and again for a while after a close look has seen its program move, or its GPU compute.
+NCCL only waits there: neither is a sign of life by itself. Of a process that uses a GPU, processor time counts while
+the rank is within its own rhythm, and again for a while after a look has seen its program move, or its GPU compute.
 """
 
 from __future__ import annotations

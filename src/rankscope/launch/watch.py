@@ -16,6 +16,7 @@ from rankscope.launch.job import Job, RankProcess
 from rankscope.launch.pace import Pace
 from rankscope.launch.replicas import replicas_differ
 from rankscope.launch.vital_signs import VitalSigns
+from rankscope.launch.watchdog_words import WatchdogWords
 from rankscope.report.conclude import examine
 
 PERIOD_S = 0.5
@@ -71,6 +72,8 @@ class Watcher:
         self._hand_over = hand_over
         self._attempt = -1
         self._signs = VitalSigns(job)
+        self._words = WatchdogWords()
+        self._given_up = False
         self._numbers = _Numbers()
         self._episode: _Episode | None = None
         self._stop = threading.Event()
@@ -98,6 +101,7 @@ class Watcher:
             if job.attempt != self._attempt:
                 self._attempt, self._episode = job.attempt, None
                 self._signs, self._numbers = VitalSigns(job), _Numbers()
+                self._words, self._given_up = WatchdogWords(), False
                 self._pace.restart()
             job.poll()
             try:
@@ -126,9 +130,20 @@ class Watcher:
                 process.life_at = now
             self._episode = None
             return
-        self._mind_stillness(living, now)
+        if not self._mind_watchdog(living, now):
+            self._mind_stillness(living, now)
 
     # Stillness.
+
+    def _mind_watchdog(self, living: list[RankProcess], now: float) -> bool:
+        """At the first word of torch's watchdog the evidence is whole: a minute later its victims end one by one."""
+        if self._given_up or not self._words.new_word(living, self._job.pump):
+            return False
+        self._given_up = True
+        if self._episode is None:
+            self._episode = _Episode(since=now, next_look=now)
+        self._look(self._episode)
+        return True
 
     def _mind_stillness(self, living: list[RankProcess], now: float) -> None:
         stillness = [now - process.life_at for process in living]
@@ -179,7 +194,8 @@ class Watcher:
         if ruling.outcome == "crash" and not elsewhere and _just_raised(ruling, evidence, now):
             episode.next_look = now + FIRST_LOOK_S  # it is about to end by itself, with a code of its own
             return
-        self._hand_over(Looked(ruling, evidence, now - episode.since, self.threshold(), elsewhere))
+        still_s = now - episode.since
+        self._hand_over(Looked(ruling, evidence, still_s, self.threshold(), elsewhere, self._given_up))
 
     # Numbers.
 

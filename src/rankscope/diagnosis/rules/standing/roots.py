@@ -21,6 +21,7 @@ from rankscope.diagnosis.facts.roots import (
 from rankscope.diagnosis.finding import Finding
 from rankscope.diagnosis.rank_wait import just_entered
 from rankscope.diagnosis.rules.crashes.endings import Endings
+from rankscope.diagnosis.rules.crashes.known_errors import recognise_lines
 from rankscope.diagnosis.rules.divergence.paired import explain_paired_call
 from rankscope.diagnosis.rules.offline.stacks_only import explain_parted
 from rankscope.diagnosis.rules.setup.store_keys import awaited_key, explain_key_wait
@@ -62,8 +63,9 @@ def explain_roots(evidence: Evidence, graph: WaitGraph, endings: Endings) -> Fin
     paired = explain_paired_call(graph, evidence, first.certainty) if first.outcome == "hang" else None
     if paired is not None:
         return paired
-    if endings.victims and first.outcome == "slow":
-        return _timed_out(first, endings)
+    late = tuple(endings.victims) or tuple(seen.rank for seen in evidence.ranks if _gave_up(seen))
+    if late and first.outcome == "slow":
+        return _timed_out(first, late)
     alike = [each for each in stuck[1:] if (each.cause, each.certainty) == (first.cause, first.certainty)]
     return merged(first, alike)
 
@@ -142,9 +144,14 @@ def _asleep(finding: Finding, living: list[RankEvidence]) -> bool:
     )
 
 
-def _timed_out(finding: Finding, endings: Endings) -> Finding:
+def _gave_up(seen: RankEvidence) -> bool:
+    """Torch's watchdog in this rank, which still lives, has given its collective up."""
+    known = recognise_lines(seen.error_tail, ("victim",)) if seen.exit is None else None
+    return known is not None and known.name == "collective-timeout"
+
+
+def _timed_out(finding: Finding, victims: tuple[int, ...]) -> Finding:
     """The awaited rank was at work; the others' own time limit ended the job."""
-    victims = tuple(endings.victims)
     return replace(
         finding,
         outcome="hang",
