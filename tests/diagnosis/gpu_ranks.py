@@ -62,6 +62,12 @@ class GpuRank:
         at = self.calls.index(outer)
         self.calls[at] = replace(outer, left_at=self.calls[-1].left_at)
 
+    def leave(self, line: int) -> None:
+        """Stands in `destroy_process_group`."""
+        call = self._call("destroy_process_group", line)
+        self.calls[-1] = replace(call, left_at=None, note="all")
+        self.line, self.inside = line, (make.lib("torch/distributed/distributed_c10d.py", "destroy_process_group"),)
+
     def seen(self, **fields: object) -> RankEvidence:
         frames = (*self.inside, make.frame("train.py", self.line, "main"))
         values: dict[str, object] = {

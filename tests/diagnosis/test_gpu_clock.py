@@ -290,3 +290,47 @@ def test_a_rank_at_work_when_the_watchdog_of_others_gives_up_is_named_at_once() 
     assert (quiet.outcome, quiet.cause) == ("slow", "slow-rank")
     ruling = examine(make.evidence(at_work, *others))
     assert (ruling.outcome, ruling.cause, [each.rank for each in ruling.culprits]) == ("hang", "slow-rank", [0])
+
+
+# The end of a program.
+
+SKIPS = """
+def main():
+    for step in range(200):
+        loss.backward()
+        batches += lengths[step] > 0 and tally(loss)
+    mean = total.item()
+    dist.destroy_process_group()
+
+def tally(loss):
+    dist.all_reduce(loss, group=reports)
+"""
+
+
+def test_a_rank_that_leaves_its_groups_cannot_come_to_a_call_any_more() -> None:
+    """It skipped the last calls of a group, had all the rest done and leaves; the others wait for their result."""
+    ranks = [GpuRank(number, line=6) for number in range(3)]
+    for step in range(20):
+        for rank in ranks:
+            rank.step = step
+            rank.all_reduce(4, numel=512)
+            if rank.rank != 2 or step < 15:
+                rank.all_reduce(5, "completed" if step < 15 else "scheduled", numel=1, group="1")
+    ranks[2].leave(7)
+    for rank in ranks:
+        inner = make.frame("train.py", 10, "tally")
+        rank.calls = [
+            replace(call, site=(inner, *call.site)) if call.site[0].line == 5 else call for call in rank.calls
+        ]
+    seen = make.evidence(*(rank.seen() for rank in ranks), source={"train.py": SKIPS})
+    ruling = examine(seen)
+    assert (ruling.outcome, ruling.cause, ruling.certainty) == ("hang", "collective-skipped", "proven")
+    assert blamed(ruling) == [(2, 5)]
+
+
+def test_a_rank_that_leaves_while_the_others_work_on_is_no_hang() -> None:
+    ranks = [GpuRank(number) for number in range(3)]
+    for rank in ranks:
+        rank.all_reduce(4)
+    ranks[2].leave(7)
+    assert not build_graph(job(*ranks)).deadlocked

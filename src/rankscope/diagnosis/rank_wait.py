@@ -8,6 +8,7 @@ from rankscope.diagnosis import views
 from rankscope.diagnosis.timeline import BEGUN, POINT_TO_POINT, SET_UP, Event, Timeline
 from rankscope.evidence.model import Call, Evidence, Frame, RankEvidence
 
+LEAVING = "destroy_process_group"
 SETTLED_S = 0.4
 """A call younger than this when the evidence was taken may simply be about to return."""
 
@@ -74,11 +75,14 @@ class Wait:
 def find_wait(seen: RankEvidence, timeline: Timeline, evidence: Evidence) -> Wait | None:
     calls = seen.progress.calls if seen.progress is not None else ()
     inside = [call for call in calls if call.left_at is None and call.depth == 0]
-    blocking = next((call for call in reversed(inside) if call.op != "destroy_process_group"), None)
+    blocking = next((call for call in reversed(inside) if call.op != LEAVING), None)
     pending = _under_way(timeline)
     still = not views.moving(seen) or _spins(seen, pending)
     if blocking is not None:
         return _wait_in_call(seen, blocking, pending, still, evidence)
+    leaving = next((call for call in inside if leaves_all_groups(call)), None)
+    if leaving is not None and not pending and evidence.collected_at - leaving.entered_at >= SETTLED_S:
+        return Wait(leaving.op, "", 0, 0, -1, leaving.entered_at, leaving.site, firm=True)
     if pending and still and _stands_in_torch(seen) and evidence.collected_at - pending[0].at >= SETTLED_S:
         # Issued from C++ or long ago, and awaited by a synchronisation that is no recorded call.
         wait = _wait_for_event(pending[0], seen, firm=views.same_stack(seen) is True)
@@ -86,6 +90,11 @@ def find_wait(seen: RankEvidence, timeline: Timeline, evidence: Evidence) -> Wai
     if seen.progress is None and recorded_only(seen):
         return _wait_by_record(pending)
     return _wait_by_stack(seen) if seen.progress is None else None
+
+
+def leaves_all_groups(call: Call) -> bool:
+    """From there the rank comes to no collective of its groups any more, whatever it waits for in it."""
+    return call.op == LEAVING and call.note == "all" and call.left_at is None
 
 
 def recorded_only(seen: RankEvidence) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from rankscope.diagnosis import views
-from rankscope.diagnosis.rank_wait import Wait, failed_in, find_wait, stopped, waits_unseen
+from rankscope.diagnosis.rank_wait import LEAVING, Wait, failed_in, find_wait, stopped, waits_unseen
 from rankscope.diagnosis.timeline import COVERING, POINT_TO_POINT, SET_UP, Event, Message, Timeline, build_timeline
 from rankscope.evidence.model import Evidence, RankEvidence
 
@@ -240,6 +240,8 @@ def _awaits(state: State, wait: Wait) -> object:
     """Equal for ranks that wait for the same ranks."""
     if behind_its_own_work(wait):
         return "its own GPU"
+    if wait.op == LEAVING:
+        return LEAVING
     if wait.op in SET_UP:
         return wait.op, groups_made(state)
     if wait.event is not None and wait.event.messages:
@@ -259,6 +261,8 @@ def _targets(state: State, wait: Wait, states: dict[int, State], members: frozen
     """The ranks that have not come to what this one waits in; itself perhaps among them."""
     if behind_its_own_work(wait):
         return frozenset()
+    if wait.op == LEAVING:
+        return frozenset(rank for rank, other in states.items() if other.kind != "ended" and not _leaves(other))
     if wait.op in SET_UP:
         return frozenset(rank for rank in states if not _has_set_up(states[rank], state, wait.op))
     if wait.event is not None and wait.event.messages:
@@ -275,6 +279,10 @@ def behind_its_own_work(wait: Wait) -> bool:
     """The GPU has not even begun the oldest operation that it was given: kernels of the rank itself come before it, and
     no other rank can hold those up."""
     return wait.event is not None and wait.event.started is False
+
+
+def _leaves(state: State) -> bool:
+    return state.wait is not None and state.wait.op == LEAVING
 
 
 def _joined(other: State, waiter: State, wait: Wait) -> bool:
