@@ -334,3 +334,25 @@ def test_a_rank_that_leaves_while_the_others_work_on_is_no_hang() -> None:
         rank.all_reduce(4)
     ranks[2].leave(7)
     assert not build_graph(job(*ranks)).deadlocked
+
+
+def test_a_call_that_a_rank_passed_by_is_told_where_all_have_run_on_to_the_same_line() -> None:
+    """Two groups: the others have queued the reduction that the culprit waits in behind the one that it skipped."""
+    ranks = [GpuRank(number, line=6) for number in range(3)]
+    for step in range(20):
+        for rank in ranks:
+            rank.step = step
+            ahead = step > 15 or (step == 15 and rank.rank == 2)
+            rank.all_reduce(4, "scheduled" if ahead else "completed", numel=512)
+            if rank.rank != 2 or step < 15:
+                rank.step = step + 1
+                rank.all_reduce(5, "completed" if step < 15 else "scheduled", numel=1, group="1")
+    for rank in ranks:
+        inner = make.frame("train.py", 10, "tally")
+        rank.calls = [
+            replace(call, site=(inner, *call.site)) if call.site[0].line == 5 else call for call in rank.calls
+        ]
+    ranks[2].entries[30] = replace(ranks[2].entries[30], state="completed", retired=True)
+    ruling = examine(make.evidence(*(rank.seen() for rank in ranks), source={"train.py": SKIPS}))
+    assert (ruling.outcome, ruling.cause, ruling.certainty) == ("hang", "collective-skipped", "proven")
+    assert blamed(ruling) == [(2, 5)]

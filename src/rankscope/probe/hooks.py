@@ -96,7 +96,7 @@ class TorchHooks:
         calls.after("init_process_group", lambda failed: None if failed else self._init_done(module))
         if hasattr(module, "destroy_process_group"):
             destroy = calls.wrap_plain(module.destroy_process_group, "destroy_process_group", _destroyed)
-            module.destroy_process_group = destroy
+            setattr(module, "destroy_process_group", destroy)  # noqa: B010  mypy knows of no such attribute
         for name, members in (("new_group", _members), ("split_group", None)):
             if hasattr(module, name):
                 setattr(module, name, calls.wrap_plain(getattr(module, name), name, members))

@@ -34,7 +34,7 @@ def explain_deadlock(graph: WaitGraph, evidence: Evidence) -> Finding:
     knot = innermost_knot(graph)
     crossed = _crossed_groups(graph, knot)
     contradicted = _contradicted(graph, knot)
-    passed = contradicted or _passed_by(crossed, graph, code)
+    passed = contradicted or _come_to_first(crossed, graph) or _passed_by(crossed, graph, code)
     if crossed and passed is None and not _reserved_call(crossed, graph, code):
         return _order_cycle(crossed, graph)
     misdirected = explain_misdirected(graph, knot)
@@ -115,6 +115,33 @@ def _contradicted(graph: WaitGraph, knot: frozenset[int]) -> str | None:
         if any(event is not None and event.contradicts(wait.event) for event in events):
             return wait.group
     return None
+
+
+def _come_to_first(crossed: dict[str, tuple[int, ...]], graph: WaitGraph) -> str | None:
+    """The group whose waiting ranks have enqueued, behind what they wait in, the very calls that the others wait in:
+    theirs comes first in the program, and the others have passed it by. None where both have: an order of groups."""
+    found = [group for group in crossed if _have_queued_all(group, crossed, graph)]
+    return found[0] if len(found) == 1 else None
+
+
+def _have_queued_all(group: str, crossed: dict[str, tuple[int, ...]], graph: WaitGraph) -> bool:
+    awaited = {
+        (wait.group, wait.seq)
+        for other, ranks in crossed.items()
+        for rank in ranks
+        if other != group and (wait := graph.states[rank].wait) is not None and wait.event is not None
+    }
+    states = [graph.states[rank] for rank in crossed[group]]
+    return bool(awaited) and all(
+        state.timeline is not None
+        and (event := state.timeline.at(*place)) is not None
+        and state.wait is not None
+        and state.wait.event is not None
+        and event.backend == "nccl"
+        and event.at > state.wait.event.at
+        for state in states
+        for place in awaited
+    )
 
 
 def _passed_by(crossed: dict[str, tuple[int, ...]], graph: WaitGraph, code: CodeReader) -> str | None:

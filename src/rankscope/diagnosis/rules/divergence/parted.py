@@ -14,6 +14,7 @@ from rankscope.diagnosis.rules.divergence.call_facts import (
     called,
     first_difference,
     now,
+    site_of,
     standing,
     suspect,
     waits_in,
@@ -91,7 +92,8 @@ def skipped(divergence: Divergence, decided: Blame, graph: WaitGraph, code: Code
         for rank in side.ranks:
             if rank in decided.ranks:
                 state = graph.states[rank]
-                at = _side_where(side, state) if decided.extra else _passed_at(side, divergence, state, code)
+                extra = decided.extra and side.event is not None
+                at = _side_where(side, state) if extra else _passed_at(side, divergence, state, graph, code)
                 culprits.append(suspect(state, waits_in(state), at))
     because: list[Fact] = [first_difference(divergence, graph), *calls.values(), *decided.reasons]
     because += _went_on(divergence, decided)
@@ -110,9 +112,21 @@ def skipped(divergence: Divergence, decided: Blame, graph: WaitGraph, code: Code
     )
 
 
-def _passed_at(side: Side, divergence: Divergence, state: State, code: CodeReader) -> Where | None:
-    """Where the rank waits instead; of one that only leaves its groups, the condition that led it past the call."""
-    if state.wait is None or state.wait.op != LEAVING:
+def _ran_on(state: State, graph: WaitGraph) -> bool:
+    """The program has run on, with its GPU behind it, to a line on which all the others stand too: that line tells
+    nothing about where they parted."""
+    wait = state.wait
+    if wait is None or wait.op == LEAVING:
+        return wait is not None
+    if wait.event is None or wait.event.backend != "nccl":
+        return False
+    return len({site_of(graph.states[rank])[:1] for rank in graph.deadlocked}) == 1
+
+
+def _passed_at(side: Side, divergence: Divergence, state: State, graph: WaitGraph, code: CodeReader) -> Where | None:
+    """Where the rank waits instead; of one that has run on, or only leaves its groups, the condition that led it past
+    the call."""
+    if not _ran_on(state, graph):
         return standing(state)
     site = next((other.site for other in divergence.sides if other is not side and other.site), ())
     led = code.way_past(site) or code.nearest_condition(site)
