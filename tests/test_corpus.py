@@ -53,7 +53,6 @@ NOT_RECORDED = {
 }
 """Case → why there is no recording of it with the right verdict."""
 NOT_YET_RIGHT = {
-    "distant_orchard": "who has other parameters is named, the line that loaded them is not",
     "kindly_ferry": "an error of a library about a folder that another rank still makes is called an exception",
 }
 """Case → what its verdict lacks; nobody else is blamed in it."""

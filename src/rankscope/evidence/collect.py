@@ -27,6 +27,7 @@ from rankscope.evidence.model import (
     RankEvidence,
     StackSample,
 )
+from rankscope.evidence.named_paths import with_paths
 from rankscope.evidence.worker_socket import read_recorder
 from rankscope.mask import mask_text
 from rankscope.probe.signals import STACK_SIGNAL
@@ -296,7 +297,7 @@ def _finish(
         collectives=record.collectives if record is not None else (),
         last_enqueued=record.last_enqueued if record is not None else {},
         last_completed=record.last_completed if record is not None else {},
-        exceptions=tuple(exceptions),
+        exceptions=with_paths(exceptions),
         crash_stack=_crash_stack(look.page, known),
         output_tail=tuple(map(mask_text, known.output_tail)),
         error_tail=(*map(mask_text, known.error_tail), *comm_lines(facts.comm_logs, look.pid)),

@@ -327,6 +327,15 @@ class EarlierException:
 
 
 @dataclass(frozen=True, slots=True)
+class NamedPath:
+    """A file or folder that an exception names, as it was when the evidence was taken."""
+
+    path: str
+    exists: bool
+    changed_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class RaisedException:
     type: str
     message: str
@@ -338,6 +347,7 @@ class RaisedException:
     thread: str = "MainThread"
     chain: tuple[EarlierException, ...] = ()
     """What led to it, the first that was raised first; the exception itself is not among them."""
+    paths: tuple[NamedPath, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
