@@ -234,10 +234,10 @@ def _look_into(looks: Sequence[_Look]) -> None:
 
 
 def _spins(look: _Look) -> bool:
-    """Every sample found the main thread on the same lines, and the process used the processor."""
+    """The last samples found the main thread on the same lines, and the process used the processor."""
     lines = {
         tuple((frame.file, frame.line) for frame in thread.frames)
-        for stack in look.stacks
+        for stack in look.stacks[-2:]
         for thread in stack.threads
         if thread.main
     }
