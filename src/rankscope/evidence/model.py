@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from rankscope.evidence.communicators import RasLook
+from rankscope.evidence.device_work import DeviceWork
+
 SCHEMA = 1
 
 
@@ -435,6 +438,8 @@ class Gpu:
     memory_total_bytes: int | None
     temperature_c: int | None
     pids: tuple[int, ...] = ()
+    work: DeviceWork | None = None
+    """What it did while the evidence was taken; None where nobody asked, or the driver does not tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -447,6 +452,8 @@ class HostEvidence:
     """Kills by the memory controller since the job began, in the job's cgroup."""
     memory_total_bytes: int | None = None
     memory_available_bytes: int | None = None
+    ras: tuple[RasLook, ...] = ()
+    """What NCCL itself told of the job, at the beginning and at the end of the look."""
     missing: dict[str, str] = field(default_factory=dict)
 
 
