@@ -23,6 +23,7 @@ from rankscope.launch.run_state import Policy
 from rankscope.launch.sinks import LogFile
 from rankscope.launch.stage_teller import StageTeller
 from rankscope.launch.supervisor import Supervisor
+from rankscope.private_files import make_private_folder
 from rankscope.report import live, terminal
 from rankscope.versions import versions
 
@@ -142,7 +143,7 @@ def _log_folder(run_folder: Path, chosen: options.RunOptions) -> Path:
         return run_folder / "logs"
     path = Path(chosen.torch.log_dir) / f"{chosen.torch.rdzv_id}_{uuid.uuid4().hex[:8]}"
     try:
-        path.mkdir(parents=True)
+        make_private_folder(path)
         (run_folder / "logs").symlink_to(path.resolve(), target_is_directory=True)
     except OSError as error:
         raise UsageError(f"--log-dir '{chosen.torch.log_dir}' cannot be written: {error.strerror}") from error
