@@ -38,7 +38,9 @@ def test_a_program_that_changes_its_folder_still_leaves_its_error_file(rankscope
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another user's folder")
 @pytest.mark.parametrize("link", ["run.json", "verdict.json", "stages.log", "ranks.json", "logs", "evidence"])
-def test_nothing_is_written_through_links_that_another_user_laid(rankscope: Rankscope, tmp_path: Path, link: str) -> None:
+def test_nothing_is_written_through_links_that_another_user_laid(
+    rankscope: Rankscope, tmp_path: Path, link: str
+) -> None:
     precious = tmp_path / "precious"
     precious.write_text("do not lose this")
     folder = tmp_path / "theirs"

@@ -18,6 +18,7 @@ from rankscope.diagnosis.verdict import Verdict
 from rankscope.errors import UsageError
 from rankscope.launch import beforehand, comm_debug, environment, folder, limits, options, program
 from rankscope.launch.job import Job
+from rankscope.launch.nodes import node_key
 from rankscope.launch.output import OutputPump
 from rankscope.launch.run_state import Policy
 from rankscope.launch.sinks import LogFile
@@ -40,6 +41,7 @@ def launch(arguments: list[str], pages_path: str) -> int:
     program.name_program(chosen.torch)
     several = socket.gethostname() if config.max_nodes > 1 else None
     run_folder = folder.make_run_folder(chosen.run_dir, chosen.torch.training_script, several)
+    key = node_key.find_key(chosen.node_key_file, chosen.run_dir if several else None)
     installed = versions()
     command = ["rankscope", "run", *arguments]
     folder.describe_run(
@@ -66,6 +68,12 @@ def launch(arguments: list[str], pages_path: str) -> int:
             live.say(line)
     pump = OutputPump(sys.stdout.buffer, sys.stderr.buffer)
     job = Job(run_folder, pages, tuple(command), installed, pump)
+    job.node_key = key
+    if several and key is None:
+        live.say(
+            "the nodes share no key: what they say to each other is told and stops nothing "
+            f"(give {node_key.VARIABLE}, --node-key-file or a shared --run-dir)"
+        )
     policy = Policy(chosen.on_hang, chosen.on_nan, chosen.on_corrupt)
     supervisor = Supervisor(job, policy, chosen.stall_after_s, lambda last: _show(last, run_folder, chosen.json))
     teller = StageTeller(job, chosen.stages, _stage_sink(run_folder), live.say)  # type: ignore[arg-type]

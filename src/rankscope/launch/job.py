@@ -61,6 +61,8 @@ class Job:
         self.stall_after_s: float | None = None
         self.nodes: Exchange | None = None
         """The other launchers of a job on several machines."""
+        self.node_key: bytes | None = None
+        """What they all know and nobody else does."""
         self._command = tuple(mask_arguments(command))
         self.versions = versions
         self._oom_kills = kernel.oom_kill_count()
