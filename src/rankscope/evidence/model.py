@@ -472,6 +472,8 @@ class NodeEvidence:
     silent_for_s: float | None = None
     seen_from: str = ""
     """The host that found it so."""
+    verified: bool = True
+    """What it said was under the seal of the job's key: nobody else can have said it."""
 
 
 @dataclass(frozen=True, slots=True)
