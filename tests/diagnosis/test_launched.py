@@ -212,10 +212,10 @@ def test_a_difference_that_moves_on_is_none() -> None:
 
 
 def test_a_program_that_only_ran_ahead_of_its_gpu_made_no_progress() -> None:
-    ahead = {"stacks": stacks((40, 41, 69, 69), ITEM)}
+    ahead = stacks((40, 41, 69, 69), ITEM)
     before = RasLook(0.0, "2.28.9", True, (counted(*({"AllReduce": 70},) * 3),))
     after = RasLook(0.0, "2.28.9", True, (counted(*({"AllReduce": 99},) * 3),))
-    verdict = attached(job(*(spinning(n, 100 + n, **ahead) for n in range(3)), ras=looks(before, after)))
+    verdict = attached(job(*(spinning(n, 100 + n, stacks=ahead) for n in range(3)), ras=looks(before, after)))
     assert verdict.outcome == "unknown"
 
 
