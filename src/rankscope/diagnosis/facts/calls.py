@@ -82,6 +82,16 @@ class Mismatch(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class PairedAnyway(Fact):
+    """Calls that do not belong together were taken for one, and the job went on."""
+
+    group: str
+    place: int
+    since: int
+    """Collectives that the group has made after it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Condition(Fact):
     """A condition in the user's code that decided which way ranks went."""
 
