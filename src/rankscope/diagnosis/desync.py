@@ -42,6 +42,8 @@ class Desync:
     """The first place."""
     contradiction: tuple[Event, Event] | None = None
     """Two calls that were paired and can never match, there or later."""
+    either: bool = False
+    """The sequences go on as well with a call more on the one side as with one fewer."""
 
 
 def groups_of(states: Iterable[State]) -> tuple[str, ...]:
@@ -122,9 +124,9 @@ class _Compared:
             place = self._first + parting.at if parting is not None else at
             if parting is None or place > at or any(each.absent for each in parting.classes):
                 return Desync("contradiction", self._parted_at(at), pair)
-            return Desync("contradiction", self._divergence(parting), pair)
+            return Desync("contradiction", self._divergence(parting), pair, self._either(parting))
         if parting is not None and self._shifted(parting):
-            return Desync("shift", self._divergence(parting))
+            return Desync("shift", self._divergence(parting), either=self._either(parting))
         doubt = self._doubt()
         return None if doubt is None else Desync("doubt", doubt)
 
@@ -193,14 +195,23 @@ class _Compared:
         before = range(max(self._first, at - _FAR_BACK), at)
         if sum(self._same(usual.ranks[0], seq, odd.ranks[0], seq) for seq in before) < _AGREED_BEFORE:
             return False
-        mine, theirs = (at, at + odd.count) if odd.kind == "extra" else (at + odd.count, at)
-        length = self._last - max(mine, theirs) + 1
-        places = range(min(length, _FAR_BACK))
-        if len(places) < _AGREE_AFTER:
+        differ = sum(not self._same(usual.ranks[0], seq, odd.ranks[0], seq) for seq in range(at, self._last + 1))
+        return differ >= _AGREE_AFTER // 2 and self._agree_after(parting, odd.kind)
+
+    def _agree_after(self, parting: Parting, kind: str) -> bool:
+        """From there on the ranks call from the same lines, so many calls apart."""
+        usual, odd = parting.classes
+        at = self._first + parting.at
+        mine, theirs = (at, at + odd.count) if kind == "extra" else (at + odd.count, at)
+        places = range(min(self._last - max(mine, theirs) + 1, _FAR_BACK))
+        return len(places) >= _AGREE_AFTER and all(
+            self._same(usual.ranks[0], mine + n, odd.ranks[0], theirs + n) for n in places
+        )
+
+    def _either(self, parting: Parting) -> bool:
+        if len(parting.classes) != 2 or parting.classes[1].kind not in ("extra", "skipped"):
             return False
-        agree = all(self._same(usual.ranks[0], mine + n, odd.ranks[0], theirs + n) for n in places)
-        differ = sum(not self._same(usual.ranks[0], at + n, odd.ranks[0], at + n) for n in places)
-        return agree and differ >= _AGREE_AFTER // 2
+        return all(self._agree_after(parting, kind) for kind in ("extra", "skipped"))
 
     def _same(self, one: int, seq: int, other: int, other_seq: int) -> bool:
         first, second = self._events[one].get(seq), self._events[other].get(other_seq)

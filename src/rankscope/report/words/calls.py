@@ -33,6 +33,7 @@ from rankscope.diagnosis.facts.calls import (
     UnevenPasses,
     WaitsIn,
     WentOn,
+    WrongPair,
     WrongPeer,
 )
 from rankscope.diagnosis.verdict import Where
@@ -176,9 +177,15 @@ def _(fact: Mismatch) -> str:
 
 
 @sentence.register
+def _(fact: WrongPair) -> str:
+    return f"{'; '.join(map(sentence, fact.calls))}: these were paired, and do not belong together"
+
+
+@sentence.register
 def _(fact: PairedAnyway) -> str:
     more = f", {fact.since} collectives ago" if fact.since else ""
-    return f"the backend paired these calls all the same and the job went on{more}: its numbers are wrong since then"
+    later = f"; later it paired these: {'; '.join(map(sentence, fact.later))}" if fact.later else ""
+    return f"they were paired all the same and the job went on{more}: its numbers are wrong since then{later}"
 
 
 @sentence.register

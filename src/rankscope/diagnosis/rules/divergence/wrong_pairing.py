@@ -14,12 +14,12 @@ from rankscope.diagnosis.facts import Fact
 from rankscope.diagnosis.facts.calls import (
     Called,
     Condition,
-    Mismatch,
     NotCome,
     Now,
     PairedAnyway,
     Perhaps,
     Skipped,
+    WrongPair,
 )
 from rankscope.diagnosis.finding import Finding, Possibility, Suspect
 from rankscope.diagnosis.rules.divergence.call_facts import called, first_difference, suspect, ways
@@ -52,10 +52,27 @@ def _in_group(group: str, case: Case) -> Finding | None:
     uneven = short_of_data(divergence, case.graph, case.code)
     if uneven is not None:
         return _corrupt(uneven, certainty, desync, case)
+    if desync.either:
+        divergence = _by_conditions(divergence, case)
     decided = blame(divergence, states, case.code)
     if _is_mismatch(desync, case):
-        return _corrupt(_mismatched(divergence, decided, states), certainty, desync, case)
+        return _corrupt(_mismatched(divergence, decided, case), certainty, desync, case)
     return _corrupt(_skipped(divergence, decided, case), certainty, desync, case)
+
+
+def _by_conditions(divergence: Divergence, case: Case) -> Divergence:
+    """In a short loop a call more and one fewer look alike. The call that stands under a condition of its own was made
+    in addition, or left out."""
+    usual, odd = divergence.sides
+    made, left_out = (_own_condition(*pair, case) for pair in ((odd, usual), (usual, odd)))
+    if made == left_out:
+        return divergence
+    return replace(divergence, sides=(usual, replace(odd, kind="extra" if made else "skipped")))
+
+
+def _own_condition(side: Side, other: Side, case: Case) -> bool:
+    frame = _differing(side, other)
+    return frame is not None and case.code.condition_of(frame, past=_differing(other, side)) is not None
 
 
 def _is_mismatch(desync: Desync, case: Case) -> bool:
@@ -86,7 +103,7 @@ def _by_source(divergence: Divergence, case: Case) -> Finding | None:
         finding = _skipped(replace(divergence, sides=(usual, replace(odd, kind="extra", count=1))), extra, case)
         return _corrupt(finding, "likely", desync, case)
     if crossed(odd, usual, divergence, states, case.code):
-        return _corrupt(_mismatched(divergence, decided, states), "likely", desync, case)
+        return _corrupt(_mismatched(divergence, decided, case), "likely", desync, case)
     return None
 
 
@@ -103,15 +120,17 @@ def _corrupt(finding: Finding, certainty: Certainty, desync: Desync, case: Case)
         for rank in everybody
         if (timeline := case.graph.states[rank].timeline) is not None
     )
-    facts = [fact for fact in finding.because if not isinstance(fact, Now)]
+    facts: list[Fact] = [fact for fact in finding.because if not isinstance(fact, Now)]
+    calls = [at for at, fact in enumerate(facts) if isinstance(fact, Called)]
     later = desync.contradiction
-    if later is not None and later[0].seq > divergence.seq:
-        facts += [_called_alone(event, case) for event in later]
+    apart = [] if later is None or later[0].seq == divergence.seq else [_called_alone(event, case) for event in later]
+    paired_so = PairedAnyway(divergence.group, divergence.seq, max(0, last - divergence.seq), tuple(apart))
+    facts.insert(calls[-1] + 1 if calls else 0, paired_so)
     return replace(
         finding,
         outcome="corrupt",
         certainty=certainty,
-        because=(*facts, PairedAnyway(divergence.group, divergence.seq, max(0, last - divergence.seq))),
+        because=tuple(facts),
         fix=(*finding.fix, _FIX),
         victims=tuple(sorted(everybody - guilty)) if guilty else (),
         ways=() if guilty else ways(divergence),
@@ -134,15 +153,15 @@ def _called_alone(event: Event, case: Case) -> Called:
     return Called((rank,), event.op, at, event.numel, event.dtype, event.root, event.step)
 
 
-def _mismatched(divergence: Divergence, decided: Blame, states: dict[int, State]) -> Finding:
+def _mismatched(divergence: Divergence, decided: Blame, case: Case) -> Finding:
     calls = tuple(called(side, divergence) for side in divergence.sides)
     return Finding(
         outcome="corrupt",
         cause="collective-mismatch",
         certainty="proven",
-        culprits=_culprits(divergence, decided, calls, states),
-        summary=Mismatch(calls),
-        because=(*calls, *decided.reasons),
+        culprits=_culprits(divergence, decided, calls, case.graph.states),
+        summary=WrongPair(calls),
+        because=(first_difference(divergence, case.graph), *calls, *decided.reasons),
         fix=(Advice("same-call"), Advice("decide-together")),
         alternatives=(Possibility("collective-skipped", "possible", Perhaps("skipped-before")),),
     )
