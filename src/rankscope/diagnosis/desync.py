@@ -5,7 +5,7 @@ Ranks may make one call from different lines. That alone is no difference; three
 
 - `contradiction`: other operations, sizes, types or roots at the same place;
 - `shift`: from one call on the lines no longer agree place by place, but do again so many calls apart;
-- `doubt`: a call from a line that nobody had called from there before. Whether it is one of its own, the source tells.
+- `doubt`: a call from a line to which nobody had gone from the call before. Source and rhythm tell what it is.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ _TWINS = {
 """The same operation under another name: ranks may mix the two."""
 _AGREED_BEFORE = 6
 """So many calls from equal lines show that the ranks go the same way."""
-_AGREE_AFTER = 6
+_AGREE_AFTER = 8
 """So many that agree again, some calls apart, show that they are out of step."""
+_DIFFER_AFTER = 3
+"""So many of these, at least, do not agree place by place."""
 _FAR_BACK = 400
 """So many calls before the place are looked at."""
 
@@ -195,18 +197,16 @@ class _Compared:
         before = range(max(self._first, at - _FAR_BACK), at)
         if sum(self._same(usual.ranks[0], seq, odd.ranks[0], seq) for seq in before) < _AGREED_BEFORE:
             return False
-        differ = sum(not self._same(usual.ranks[0], seq, odd.ranks[0], seq) for seq in range(at, self._last + 1))
-        return differ >= _AGREE_AFTER // 2 and self._agree_after(parting, odd.kind)
+        window = range(at, min(at + _AGREE_AFTER, self._last + 1))
+        differ = sum(not self._same(usual.ranks[0], seq, odd.ranks[0], seq) for seq in window)
+        return differ >= _DIFFER_AFTER and self._agree_after(parting, odd.kind)
 
     def _agree_after(self, parting: Parting, kind: str) -> bool:
         """From there on the ranks call from the same lines, so many calls apart."""
         usual, odd = parting.classes
         at = self._first + parting.at
         mine, theirs = (at, at + odd.count) if kind == "extra" else (at + odd.count, at)
-        places = range(min(self._last - max(mine, theirs) + 1, _FAR_BACK))
-        return len(places) >= _AGREE_AFTER and all(
-            self._same(usual.ranks[0], mine + n, odd.ranks[0], theirs + n) for n in places
-        )
+        return all(self._same(usual.ranks[0], mine + n, odd.ranks[0], theirs + n) for n in range(_AGREE_AFTER))
 
     def _either(self, parting: Parting) -> bool:
         if len(parting.classes) != 2 or parting.classes[1].kind not in ("extra", "skipped"):
@@ -220,9 +220,10 @@ class _Compared:
         return self._path(first) == self._path(second) and first.op == second.op
 
     def _doubt(self) -> Divergence | None:
-        """The first place at which ranks called from other lines than the rest, and no rank had called from there
-        before, after many calls that agreed."""
-        used: set[Site] = set()
+        """The first place at which ranks called from other lines than the rest, and nobody had gone there from the call
+        before it, after many calls that agreed."""
+        used: set[tuple[Site, Site]] = set()
+        before: dict[int, Site] = {}
         agreed = 0
         for seq in range(self._first, self._last + 1):
             paths: dict[Site, list[int]] = {}
@@ -230,15 +231,15 @@ class _Compared:
                 event = events.get(seq)
                 if event is not None and event.site:
                     paths.setdefault(self._path(event), []).append(rank)
-            if len(paths) < 2:
-                agreed += len(paths)
-            else:
-                new = [path for path in paths if path not in used]
-                if agreed >= _AGREED_BEFORE and len(paths) == 2 and len(new) == 1:
+            steps = {path: (before.get(ranks[0], ()), path) for path, ranks in paths.items()}
+            if len(paths) == 2 and agreed >= _AGREED_BEFORE:
+                new = [path for path in paths if steps[path] not in used]
+                if len(new) == 1:
                     usual = next(path for path in paths if path not in new)
                     ranks = (tuple(sorted(paths[usual])), tuple(sorted(paths[new[0]])))
-                    return Divergence(
-                        self._group, seq, tuple(self._side(each, seq) for each in ranks), seq - self._first
-                    )
-            used.update(paths)
+                    sides = tuple(self._side(each, seq) for each in ranks)
+                    return Divergence(self._group, seq, sides, seq - self._first)
+            agreed += len(paths) == 1
+            used.update(steps.values())
+            before = {rank: path for path, ranks in paths.items() for rank in ranks}
         return None

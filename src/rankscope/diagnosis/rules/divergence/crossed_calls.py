@@ -59,12 +59,17 @@ def crossed(odd: Side, usual: Side, divergence: Divergence, states: dict[int, St
     (mine, my_next), (theirs, their_next) = pairs
     if mine is None or my_next is None or theirs is None or their_next is None:
         return False
-    labels = [_lines(mine, my_next, theirs, their_next)]
+    events = (mine, my_next, theirs, their_next)
+    labels = [[_line(event) for event in events], [_way(event) for event in events]]
     if code.opposite_branches(mine.site, theirs.site) and code.opposite_branches(my_next.site, their_next.site):
-        labels.append([code.tensor_at(event.site[0]) for event in (mine, my_next, theirs, their_next)])
+        labels.append([code.tensor_at(event.site[0]) for event in events])
     return any(all(each) and each[0] == each[3] and each[1] == each[2] and each[0] != each[1] for each in labels)
 
 
-def _lines(*events: Event) -> list[str]:
-    """Where the calls themselves are made, as in functions that are called in another order."""
-    return [f"{event.site[0].file}:{event.site[0].line}" if event.site else "" for event in events]
+def _line(event: Event) -> str:
+    """Where the call itself is made, as in functions that are called in another order."""
+    return f"{event.site[0].file}:{event.site[0].line}" if event.site else ""
+
+
+def _way(event: Event) -> str:
+    return " ".join(f"{frame.file}:{frame.line}" for frame in event.site)
