@@ -26,6 +26,9 @@ _MOST_TRIES = 3
 """So often for one difference: what was made may not have completed yet."""
 _AGAIN_S = 2.0
 """After a close look that has not settled it."""
+_PENDING_S = 0.8
+"""After a reading that found calls which have not been passed yet."""
+PENDING = "pending"
 
 Sums = dict[int, tuple[int, int]]
 """Rank → what was called and from where, summed up."""
@@ -91,8 +94,8 @@ class PairingWatch:
         for key in keys:
             group = self._groups[key]
             group.tries += firm
-            group.due = now + _AGAIN_S if firm else 0.0
-            if not firm or group.tries >= _MOST_TRIES:
+            group.due = now + _AGAIN_S if firm else now + _PENDING_S if PENDING in kinds else 0.0
+            if group.tries >= _MOST_TRIES or not (firm or PENDING in kinds):
                 self._settle(group, known[key], now)
         return firm or doubtful
 
@@ -112,8 +115,8 @@ def suspected(pages: Mapping[int, Path]) -> bool:
 
 
 def suspicions(pages: Mapping[int, Path]) -> set[str]:
-    """The kinds of differences (see `diagnosis/desync.py`) in what the ranks wrote down of their calls, after which
-    they have gone on."""
+    """The kinds of differences (see `diagnosis/desync.py`) in what the ranks wrote down of their calls; `PENDING` where
+    they have not gone on after it yet: perhaps they hang in it."""
     states = {}
     try:
         for rank, page in pages.items():
@@ -123,7 +126,7 @@ def suspicions(pages: Mapping[int, Path]) -> set[str]:
     except EvidenceError:
         return set()
     found = (find_desync(group, states) for group in groups_of(states.values()))
-    return {each.kind for each in found if each is not None and went_past(each, states)}
+    return {each.kind if went_past(each, states) else PENDING for each in found if each is not None}
 
 
 def _agree(group: _Compared, place: int, sums: Sums, half: int) -> bool:
