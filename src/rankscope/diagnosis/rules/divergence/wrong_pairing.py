@@ -22,7 +22,7 @@ from rankscope.diagnosis.facts.calls import (
     WrongPair,
 )
 from rankscope.diagnosis.finding import Finding, Possibility, Suspect
-from rankscope.diagnosis.rules.divergence.call_facts import called, first_difference, suspect, ways
+from rankscope.diagnosis.rules.divergence.call_facts import called, first_difference, now, suspect, ways
 from rankscope.diagnosis.rules.divergence.crossed_calls import call_before, crossed
 from rankscope.diagnosis.rules.divergence.parted import is_mismatch, summary_of, went_on
 from rankscope.diagnosis.rules.divergence.uneven import short_of_data
@@ -38,6 +38,20 @@ def explain_wrong_pairing(case: Case) -> Finding | None:
     """The earliest wrong pairing of any group after which its ranks went on; None without one."""
     found = [finding for group in groups_of(case.graph.states.values()) if (finding := _in_group(group, case))]
     return min(found, key=lambda finding: finding.began or 0.0, default=None)
+
+
+def stuck_since(earlier: Finding | None, found: Finding, case: Case) -> Finding:
+    """A job that hangs: where its calls had been paired wrongly before, that is what it hangs for in the end."""
+    if earlier is None:
+        return found
+    return replace(
+        earlier,
+        outcome=found.outcome,
+        certainty=found.certainty,
+        because=(*earlier.because, now(case.graph)),
+        victims=None,
+        since=None,
+    )
 
 
 def _in_group(group: str, case: Case) -> Finding | None:
