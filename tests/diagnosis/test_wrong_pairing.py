@@ -169,6 +169,18 @@ def test_a_pairing_that_never_completed_is_no_corruption() -> None:
     assert diagnosed(evidence_of(source, stuck=True, recorded=True)).outcome != "corrupt"
 
 
+@pytest.mark.parametrize("recorded", [False, True], ids=["by the pages", "by the recorder"])
+def test_a_hang_at_the_end_is_told_with_the_first_wrong_pairing(recorded: bool) -> None:
+    """One call short, a rank is at the last barrier while the others wait for their last sum."""
+    source = SKIPPED.replace("if rank == 1:\n        total(Tensor(128))", "all_gather(Tensor(1))")
+    behind = {0: 1, 2: 1}  # they have not come to the end
+    seen = evidence_of(source, recorded=recorded, behind=behind, stuck=True, trigger="still")
+    verdict = diagnosed(seen)
+    assert (verdict.outcome, verdict.cause, verdict.certainty) == ("hang", "collective-skipped", "proven")
+    assert (blamed(verdict), lines(verdict)) == ([1], [line_of(source, "if active:")])
+    assert verdict.victims == (0, 2)
+
+
 def test_a_late_nan_is_a_consequence() -> None:
     seen = evidence_of(OTHER_ROOT)
     bad = NonFinite("gradient", 30, seen.collected_at - 1, "nan", ("weight",), 1, local=True)

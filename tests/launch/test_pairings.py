@@ -143,6 +143,22 @@ def test_an_extra_call_that_shifts_all_later_ones_is_looked_at(job: Job) -> None
     assert job.glances(2)
 
 
+@pytest.mark.parametrize(("goes_on", "looks"), [((20, 20, 20), 1), ((20, 0, 20), 0)])
+def test_a_call_that_only_one_rank_made_is_looked_at_once_where_all_go_on(
+    job: Job, goes_on: tuple[int, ...], looks: int
+) -> None:
+    """It was paired with what torch does in C++; where a rank stands still, it waits for the others."""
+    for rank in job.ranks:
+        rank.usual(10)
+    job.ranks[1].all_reduce(Tensor())
+    pages = {n: rank.path for n, rank in enumerate(job.ranks)}
+    asked = [
+        job.watch.wrong(pages, 0.5 * glance, {n: each * glance for n, each in enumerate(goes_on)})
+        for glance in range(20)
+    ]
+    assert sum(asked) == looks
+
+
 def test_a_page_that_cannot_be_read_is_no_difference(job: Job) -> None:
     job.ranks[1].path.unlink()
     assert not job.glances()

@@ -121,6 +121,8 @@ class _Compared:
             return None
         against = self._contradiction()
         parting = align({rank: self._items(rank) for rank in self._events})
+        if against is not None and not all(event.done for event in against[1]) and self._shifted(parting):
+            against = None  # the ranks stand in it now, and were out of step before
         if against is not None:
             at, pair = against
             place = self._first + parting.at if parting is not None else at
@@ -185,10 +187,10 @@ class _Compared:
             sides.append(Side(each.ranks, event, event.site if event is not None else (), each.kind, each.count))
         return Divergence(self._group, seq, tuple(sides), parting.at)
 
-    def _shifted(self, parting: Parting) -> bool:
+    def _shifted(self, parting: Parting | None) -> bool:
         """Before it the ranks had called from the same lines; after it they do again, so many calls apart, and place by
         place they do not."""
-        if len(parting.classes) != 2 or any(each.absent for each in parting.classes):
+        if parting is None or len(parting.classes) != 2 or any(each.absent for each in parting.classes):
             return False
         usual, odd = parting.classes
         if odd.kind not in ("extra", "skipped"):

@@ -29,9 +29,21 @@ _AGAIN_S = 2.0
 _PENDING_S = 0.8
 """After a reading that found calls which have not been passed yet."""
 PENDING = "pending"
+_UNEVEN_S = 1.5
+_WENT_ON = 6
+"""Signs of progress of each rank in which none has made a call of the group."""
 
 Sums = dict[int, tuple[int, int]]
 """Rank → what was called and from where, summed up."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Uneven:
+    """Ranks that have made different numbers of calls, and make no more."""
+
+    counts: dict[int, int]
+    since: float
+    progress: Mapping[int, int]
 
 
 @dataclass(slots=True)
@@ -47,6 +59,7 @@ class _Compared:
     due: float = 0.0
     paths_due: float = 0.0
     rest_s: float = _FIRST_REST_S
+    uneven: _Uneven | None = None
 
 
 class PairingWatch:
@@ -56,8 +69,9 @@ class PairingWatch:
         self._groups: dict[int, _Compared] = {}
         self._doubts = 0
 
-    def wrong(self, pages: Mapping[int, Path], now: float) -> bool:
-        """Whether a close look at the job is worth it. A difference counts when two glances in a row have seen it."""
+    def wrong(self, pages: Mapping[int, Path], now: float, progress: Mapping[int, int] | None = None) -> bool:
+        """Whether a close look at the job is worth it. A difference counts when two glances in a row have seen it.
+        `progress`: rank → any count that grows while it goes on."""
         known: dict[int, dict[int, Fingerprint]] = {}
         try:
             for rank, page in pages.items():
@@ -66,7 +80,29 @@ class PairingWatch:
         except EvidenceError:
             return False  # a page that cannot be read now is told of elsewhere
         differing = [key for key, ranks in known.items() if len(ranks) > 1 and self._differs(key, ranks, now)]
-        return bool(differing) and self._read_closely(differing, known, pages, now)
+        if differing and self._read_closely(differing, known, pages, now):
+            return True
+        uneven = [key for key, ranks in known.items() if self._stays_uneven(key, ranks, now, progress or {})]
+        return bool(uneven)
+
+    def _stays_uneven(self, key: int, ranks: dict[int, Fingerprint], now: float, progress: Mapping[int, int]) -> bool:
+        """A rank has made a call that another has not, and both go on without it: it was paired with one that torch
+        makes in C++, of which only the recorder knows."""
+        group, counts = self._groups.setdefault(key, _Compared()), {rank: each.calls for rank, each in ranks.items()}
+        if len(set(counts.values())) < 2:
+            group.uneven = None
+            return False
+        if group.uneven is None or group.uneven.counts != counts:
+            group.uneven = _Uneven(counts, now, dict(progress))
+            return False
+        before = group.uneven.progress
+        if now < group.uneven.since + _UNEVEN_S or self._doubts >= _MOST_DOUBTS:
+            return False
+        if any(progress.get(rank, 0) < before.get(rank, 0) + _WENT_ON for rank in counts):
+            return False
+        group.uneven = _Uneven(counts, float("inf"), before)  # once is enough
+        self._doubts += 1
+        return True
 
     def _differs(self, key: int, ranks: dict[int, Fingerprint], now: float) -> bool:
         group = self._groups.setdefault(key, _Compared())

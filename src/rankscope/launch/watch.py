@@ -212,7 +212,8 @@ class Watcher:
     def _mind_pairings(self, now: float) -> None:
         """Compares what the ranks call: a backend that pairs calls which do not belong together goes on."""
         pairings = self._numbers.pairings
-        if pairings is None or not pairings.wrong(self._job.pages_of_ranks(), now):
+        progress = {rank: beat.steps + beat.calls for rank, beat in self._signs.heartbeats().items()}
+        if pairings is None or not pairings.wrong(self._job.pages_of_ranks(), now, progress):
             return
         ruling = self._judge_numbers()
         self._signs.forget_pulses()
