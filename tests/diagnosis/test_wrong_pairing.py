@@ -298,6 +298,27 @@ def test_what_may_differ_is_not_told(source: str, behind: dict[int, int], record
     assert verdict.outcome in ("ok", "slow"), verdict.headline
 
 
+def test_a_group_that_was_made_again_is_not_compared_with_what_it_was_before() -> None:
+    """The recorder then has newer calls under smaller numbers, and ranks are never at the same one."""
+    source = """
+def main():
+    for number in range(20):
+        all_gather(Tensor(8))
+        work(0.05)
+    for number in range(10):
+        all_reduce(Tensor(64))
+        work(0.05)
+main()
+"""
+    seen = evidence_of(source, recorded=True, behind={1: 3})
+    ranks = []
+    for rank in seen.ranks:
+        again = [replace(each, seq=each.seq - 20) for each in rank.collectives[20:]]
+        ranks.append(replace(rank, collectives=(*rank.collectives[:20], *again)))
+    verdict = diagnosed(replace(seen, ranks=tuple(ranks)))
+    assert verdict.outcome in ("ok", "slow"), verdict.headline
+
+
 def test_two_names_of_one_operation_are_not_told() -> None:
     assert diagnosed(evidence_of(MIXED_NAMES)).outcome in ("ok", "slow")
 

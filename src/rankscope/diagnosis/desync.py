@@ -11,12 +11,13 @@ Ranks may make one call from different lines. That alone is no difference; three
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Literal
 
 from rankscope.diagnosis.divergence import Divergence, Side, Site
 from rankscope.diagnosis.sequences import Item, Parting, align
-from rankscope.diagnosis.timeline import Event, Timeline
+from rankscope.diagnosis.timeline import Event, Timeline, calls_timeline
 from rankscope.diagnosis.wait_graph import State
 from rankscope.evidence.model import RankEvidence
 
@@ -89,16 +90,35 @@ def paired(event: Event, other: Event) -> bool:
 
 
 def _alike(group: str, states: dict[int, State]) -> list[list[State]]:
-    """The ranks that have made calls of the group, by its members as they know them; recorder and probe count
+    """The ranks that have made calls of the group, by its members as they know them. Recorder and probe count
     differently and are not mixed."""
     found: dict[tuple[int, ...], list[State]] = {}
     for state in states.values():
         members = None if state.seen is None else _members(group, state.seen)
         if members is not None and state.timeline is not None and state.timeline.events.get(group):
             found.setdefault(members, []).append(state)
-    return [
-        each for each in found.values() if len(each) > 1 and len({s.timeline.recorded for s in each if s.timeline}) == 1
-    ]
+    alike = []
+    for each in found.values():
+        if len({state.timeline.recorded for state in each if state.timeline is not None}) > 1:
+            continue
+        counted = each if all(_in_order(state, group) for state in each) else _by_calls(each, group)
+        if len(counted) > 1:
+            alike.append(counted)
+    return alike
+
+
+def _in_order(state: State, group: str) -> bool:
+    """Torch counts anew in a group that was destroyed and made again: its record then holds calls of both."""
+    events = state.timeline.events[group] if state.timeline is not None else {}
+    times = [events[seq].at for seq in sorted(events)]
+    return all(one <= two for one, two in pairwise(times))
+
+
+def _by_calls(states: Sequence[State], group: str) -> list[State]:
+    """The same ranks by what they wrote down themselves, where that is in order."""
+    made = [replace(state, timeline=calls_timeline(state.seen)) for state in states if state.seen is not None]
+    known = [state for state in made if state.timeline is not None and state.timeline.events.get(group)]
+    return known if len(known) == len(states) and all(_in_order(state, group) for state in known) else []
 
 
 def _members(group: str, seen: RankEvidence) -> tuple[int, ...] | None:

@@ -105,6 +105,10 @@ class CallRecorder:
     def sites(self) -> Sites:
         return self._sites
 
+    def group_made(self, name: str) -> None:
+        """A process group has this name from now on."""
+        self._fingerprints.group_made(name)
+
     def begin(self, op: str, read: Reader | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Token | None:
         """Records the call as entered; None where that failed, which must never fail the call itself."""
         try:

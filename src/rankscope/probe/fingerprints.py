@@ -52,9 +52,10 @@ _MOST_KNOWN = 4096
 
 
 class _Group:
-    __slots__ = ("at", "calls", "noting", "path", "what")
+    __slots__ = ("at", "calls", "members", "noting", "path", "what")
 
-    def __init__(self, at: int) -> None:
+    def __init__(self, at: int, members: str | None) -> None:
+        self.members = members
         self.at = at
         """Where its slot begins, in words of 8 bytes; 0: it has none, and is not compared."""
         self.calls = 0
@@ -95,6 +96,12 @@ class Fingerprints:
         words[at + 1] = state.calls = seq
         state.noting = False
 
+    def group_made(self, group: str) -> None:
+        """A name may be given again, to other ranks: its calls are then no longer counted alike, and not compared."""
+        state = self._groups.get(group)
+        if state is not None and state.at and state.members != self._page.members.get(group):
+            self._give_up(state)
+
     def _learn(self, key: tuple[str, int, int, int]) -> int:
         op, numel, dtype, peer = key
         if len(self._known) >= _MOST_KNOWN:
@@ -116,7 +123,7 @@ class Fingerprints:
             words[at + 1] = 0
             words[at] = zlib.crc32(f"{group} {members}".encode()) | self._page.text(group) << 32
             words[FINGERPRINTS_WORD] = number + 1
-        state = self._groups[group] = _Group(at)
+        state = self._groups[group] = _Group(at, members)
         return state
 
     def _give_up(self, state: _Group) -> None:

@@ -121,6 +121,18 @@ def test_a_group_whose_members_are_unknown_is_not_compared(ranks: tuple[Rank, Ra
     assert read_fingerprints(ranks[0].path) == {}
 
 
+def test_a_name_that_is_given_to_other_ranks_is_compared_no_more(ranks: tuple[Rank, Rank]) -> None:
+    rank = ranks[0]
+    rank.call(times=3)
+    rank.page.group("0", "default_pg", [0, 1])
+    rank.fingerprints.group_made("0")
+    assert len(read_fingerprints(rank.path)) == 1, "made again for the same ranks"
+    rank.page.group("0", "default_pg", [0, 2])
+    rank.fingerprints.group_made("0")
+    rank.call(times=3)
+    assert read_fingerprints(rank.path) == {}
+
+
 def test_calls_of_two_threads_at_once_are_not_compared(ranks: tuple[Rank, Rank]) -> None:
     rank = ranks[0]
     rank.call(times=3)
