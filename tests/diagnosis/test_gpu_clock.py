@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import factories as make
+import pytest
 from gpu_ranks import GpuRank, job
 
 from rankscope.diagnosis.finding import Ruling
@@ -356,3 +357,42 @@ def test_a_call_that_a_rank_passed_by_is_told_where_all_have_run_on_to_the_same_
     ruling = examine(make.evidence(*(rank.seen() for rank in ranks), source={"train.py": SKIPS}))
     assert (ruling.outcome, ruling.cause, ruling.certainty) == ("hang", "collective-skipped", "proven")
     assert blamed(ruling) == [(2, 5)]
+
+
+# A loop that launches kernel after kernel.
+
+SETTLES = """
+def settle(state, matrix):
+    change = 1.0
+    while change > 1e-4:
+        following = torch.tanh(state @ matrix)
+        change = (following - state).abs().max().item()
+        state = following
+    return state
+
+def main():
+    for step in range(300):
+        settled = settle(start, coupling(step))
+        dist.all_reduce(settled)
+"""
+
+
+def looping(work_: DeviceWork | None) -> Evidence:
+    """Rank 2 turns in its loop, always seen where it reads from its GPU; the others' GPUs stand in the reduction."""
+    ranks = [GpuRank(number, line=13, timed=True) for number in range(3)]
+    for step in range(12):
+        for rank in ranks:
+            if step < 11 or rank.rank != 2:
+                rank.all_reduce(13, "completed" if step < 11 else "started")
+    frames = (make.frame("train.py", 6, "settle"), make.frame("train.py", 12, "main"))
+    turning = ranks[2].seen(stacks=make.samples(make.thread(frames)), earlier_stacks=make.samples(make.thread(frames)))
+    return make.evidence(
+        *(rank.seen() for rank in ranks[:2]), turning, source={"train.py": SETTLES}, hosts=gpu(*PIDS, work=work_)
+    )
+
+
+@pytest.mark.parametrize("share", [None, 0.0001, 0.000001])
+def test_an_endless_loop_of_small_kernels_is_named_and_not_its_gpu(share: float | None) -> None:
+    small = None if share is None else DeviceWork(0.02, 0.0, share, share, 121, 0.0, counters=True)
+    ruling = examine(looping(small))
+    assert (ruling.outcome, ruling.cause, blamed(ruling)) == ("hang", "endless-loop", [(2, 6)])

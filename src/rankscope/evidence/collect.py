@@ -28,9 +28,10 @@ from rankscope.evidence.model import (
     RankEvidence,
     StackSample,
 )
+from rankscope.evidence.named_paths import with_paths
 from rankscope.evidence.nccl_looks import NcclLooks, begin_looks
 from rankscope.evidence.worker_socket import read_recorder
-from rankscope.mask import mask_text
+from rankscope.mask import mask_lines
 from rankscope.probe.signals import STACK_SIGNAL
 
 NEWEST_CALLS = 1500
@@ -234,10 +235,10 @@ def _look_into(looks: Sequence[_Look]) -> None:
 
 
 def _spins(look: _Look) -> bool:
-    """Every sample found the main thread on the same lines, and the process used the processor."""
+    """The last samples found the main thread on the same lines, and the process used the processor."""
     lines = {
         tuple((frame.file, frame.line) for frame in thread.frames)
-        for stack in look.stacks
+        for stack in look.stacks[-2:]
         for thread in stack.threads
         if thread.main
     }
@@ -256,6 +257,9 @@ def _stacks_by_signal(look: _Look) -> StackSample | None:
         caught = int(next(line for line in status.splitlines() if line.startswith("SigCgt")).split()[1], 16)
         if not caught >> (STACK_SIGNAL - 1) & 1:
             return None
+        if not _has_open(look.pid, file):
+            look.missing["stacks on a signal"] = "the program has closed the file that they would go to"
+            return None
         before = file.stat().st_size
         os.kill(look.pid, STACK_SIGNAL)
         deadline = time.monotonic() + 1.0
@@ -269,6 +273,20 @@ def _stacks_by_signal(look: _Look) -> StackSample | None:
         look.missing["stacks on a signal"] = f"{type(error).__name__}: {error}"
         return None
     return StackSample(at=time.time(), threads=threads, source="faulthandler") if threads else None
+
+
+def _has_open(pid: int, file: Path) -> bool:
+    """Whether the process still has it: the handler knows a number only, and would write into whatever has it now."""
+    wanted = file.stat()
+    try:
+        names = os.listdir(f"/proc/{pid}/fd")
+    except PermissionError:
+        return True  # nobody may look; the probe minds it by itself too
+    for name in names:
+        with contextlib.suppress(OSError):  # closed meanwhile
+            if os.path.samestat(os.stat(f"/proc/{pid}/fd/{name}"), wanted):
+                return True
+    return False
 
 
 def _ask_listener(page: Path | None) -> tuple[tuple[RaisedException, ...], StackSample] | str:
@@ -328,10 +346,10 @@ def _finish(
         collectives=record.collectives if record is not None else (),
         last_enqueued=record.last_enqueued if record is not None else {},
         last_completed=record.last_completed if record is not None else {},
-        exceptions=tuple(exceptions),
+        exceptions=with_paths(exceptions),
         crash_stack=_crash_stack(look.page, known),
-        output_tail=tuple(map(mask_text, known.output_tail)),
-        error_tail=(*map(mask_text, known.error_tail), *comm_lines(facts.comm_logs, look.pid)),
+        output_tail=mask_lines(known.output_tail),
+        error_tail=(*mask_lines(known.error_tail), *comm_lines(facts.comm_logs, look.pid)),
         environment=read_environment(look.pid),
         still_for_s=known.still_for_s,
         missing=missing,

@@ -30,7 +30,7 @@ NOBODY = Blame(ranks=(), extra=False, reserved=False, reasons=())
 def explain_parted(divergence: Divergence, graph: WaitGraph, code: CodeReader) -> Finding:
     """For sequences that parted, and that no more special cause explains."""
     decided = NOBODY if _somebody_unseen(divergence, graph) else blame(divergence, graph.states, code)
-    if _is_mismatch(divergence, code):
+    if is_mismatch(divergence, code):
         return _mismatched(divergence, decided, graph)
     return skipped(divergence, decided, graph, code)
 
@@ -43,7 +43,7 @@ def _somebody_unseen(divergence: Divergence, graph: WaitGraph) -> bool:
     return bool(stuck - compared) and any(side.event is None for side in divergence.sides)
 
 
-def _is_mismatch(divergence: Divergence, code: CodeReader) -> bool:
+def is_mismatch(divergence: Divergence, code: CodeReader) -> bool:
     """Different operations for one another: at the same line, in the two branches of one condition, or one in place of
     another by how the sequences go on."""
     made = [side for side in divergence.sides if side.event is not None]
@@ -96,13 +96,13 @@ def skipped(divergence: Divergence, decided: Blame, graph: WaitGraph, code: Code
                 at = _side_where(side, state) if extra else _passed_at(side, divergence, state, graph, code)
                 culprits.append(suspect(state, waits_in(state), at))
     because: list[Fact] = [first_difference(divergence, graph), *calls.values(), *decided.reasons]
-    because += _went_on(divergence, decided)
+    because += went_on(divergence, decided)
     return Finding(
         outcome="hang",
         cause="collective-skipped",
         certainty="proven",
         culprits=tuple(culprits),
-        summary=_summary(divergence, decided),
+        summary=summary_of(divergence, decided),
         because=(*because, now(graph)),
         fix=(Advice("same-collectives"), Advice("one-rank-works")),
         alternatives=(Possibility("collective-mismatch", "possible", Perhaps("calls-differ")),),
@@ -138,7 +138,8 @@ def _began(divergence: Divergence) -> float | None:
     return min((side.event.at for side in divergence.sides if side.event is not None), default=None)
 
 
-def _summary(divergence: Divergence, decided: Blame) -> Fact:
+def summary_of(divergence: Divergence, decided: Blame) -> Fact:
+    """What the headline says of ranks that made a call more, or one fewer."""
     calls = tuple(called(side, divergence) for side in divergence.sides)
     if not decided.ranks:
         return Sides(calls)
@@ -154,7 +155,7 @@ def _summary(divergence: Divergence, decided: Blame) -> Fact:
     return Skipped(tuple(sorted(decided.ranks)), other.event.op, at, max(count, 1))
 
 
-def _went_on(divergence: Divergence, decided: Blame) -> list[Fact]:
+def went_on(divergence: Divergence, decided: Blame) -> list[WentOn]:
     """How the sequences go on after the difference, where they do and it is the blamed ranks that differ."""
     return [
         WentOn(side.ranks, side.kind, side.count)
