@@ -40,18 +40,7 @@ def explain_roots(evidence: Evidence, graph: WaitGraph, endings: Endings) -> Fin
         if not graph.waiting():
             return _all_still(evidence)
         return explain_parted(graph, evidence) or _all_wait(evidence, graph)
-    found = []
-    for rank in roots:
-        state = graph.states[rank]
-        if state.seen is None or just_entered(state.seen, evidence):
-            continue
-        if (key := awaited_key(state)) is not None:
-            found.append(explain_key_wait(state.seen, key, evidence, graph.waiters_of(rank)))
-        if state.wait is not None and behind_its_own_work(state.wait):
-            found.append(explain_held_up(state.seen, state.wait, evidence, graph.waiters_of(rank)))
-        if state.kind != "elsewhere":
-            continue
-        found.append(explain_standing(state.seen, evidence, graph.waiters_of(rank)))
+    found = [finding for rank in roots for finding in _of_root(graph.states[rank], evidence, graph)]
     unknown = [graph.states[rank] for rank in roots if graph.states[rank].kind == "unknown"]
     if any(state.seen is not None and _goes_on(state.seen) for state in unknown):
         return None  # it goes on, and may come to what the others wait in at any moment
@@ -71,6 +60,20 @@ def explain_roots(evidence: Evidence, graph: WaitGraph, endings: Endings) -> Fin
         return _timed_out(first, late)
     alike = [each for each in stuck[1:] if (each.cause, each.certainty) == (first.cause, first.certainty)]
     return merged(first, alike)
+
+
+def _of_root(state: State, evidence: Evidence, graph: WaitGraph) -> list[Finding]:
+    if state.seen is None or just_entered(state.seen, evidence):
+        return []
+    waiters = graph.waiters_of(state.rank)
+    found = []
+    if (key := awaited_key(state)) is not None:
+        found.append(explain_key_wait(state.seen, key, evidence, waiters))
+    if state.wait is not None and behind_its_own_work(state.wait):
+        found.append(explain_held_up(state.seen, state.wait, evidence, waiters))
+    if state.kind == "elsewhere":
+        found.append(explain_standing(state.seen, evidence, waiters))
+    return found
 
 
 def _weight(finding: Finding) -> tuple[bool, int]:
