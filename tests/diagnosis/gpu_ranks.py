@@ -9,7 +9,6 @@ import factories as make
 from rankscope.evidence.model import Call, Collective, Evidence, Frame, Group, HostEvidence, RankEvidence, Thread
 
 BEGAN = make.NOW - 40.0
-TIMED = {"TORCH_NCCL_ENABLE_TIMING": "1"}
 
 
 @dataclass
@@ -21,6 +20,7 @@ class GpuRank:
     line: int = 90
     """Where the program stands and waits for the GPU."""
     timed: bool = False
+    """Torch notes when the GPU came to each."""
     groups: tuple[Group, ...] = ()
     calls: list[Call] = field(default_factory=list)
     entries: list[Collective] = field(default_factory=list)
@@ -77,7 +77,6 @@ class GpuRank:
             "stacks": make.samples(Thread(make.PID, "MainThread", True, frames)),
             "processes": make.process(cpu=1.0),
             "collectives": tuple(self.entries),
-            "environment": TIMED if self.timed else {},
             "still_for_s": make.NOW - self._at(),
             **fields,
         }
@@ -132,6 +131,7 @@ class GpuRank:
                 state=state,
                 retired=state == "completed" if retired is None else retired,
                 created_at=self._at(),
+                started_at=self._at() if self.timed and state != "scheduled" else None,
                 input_sizes=sizes,
                 output_sizes=sizes,
                 input_dtypes=("Float",) * len(sizes),

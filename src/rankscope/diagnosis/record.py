@@ -17,8 +17,6 @@ from itertools import groupby
 
 from rankscope.evidence.model import Collective, Group, RankEvidence
 
-TIMING = "TORCH_NCCL_ENABLE_TIMING"
-_TRUE = frozenset({"1", "y", "yes", "t", "true"})
 _MESSAGE = re.compile(r"^(?P<word>send|recv) \d+(?:->|<-)(?P<peer>\d+)$")
 """How the recorder names messages of NCCL."""
 
@@ -96,8 +94,11 @@ def _sorted_out(rank: RankEvidence) -> tuple[tuple[Collective, ...], tuple[Batch
 
 
 def _timed(rank: RankEvidence) -> bool:
-    asked = rank.environment.get(TIMING, "").strip().lower() in _TRUE
-    return asked or any(entry.state == "started" and entry.backend == "nccl" for entry in rank.collectives)
+    """By what was recorded: that torch was asked to does not mean that it did."""
+    return any(
+        entry.backend == "nccl" and (entry.started_at is not None or entry.state == "started")
+        for entry in rank.collectives
+    )
 
 
 def _call_key(entry: Collective) -> tuple[str, int, int]:

@@ -118,6 +118,7 @@ def _collective(entry: dict[Any, Any], number: int) -> Collective:
     pair = as_list(entry.get("process_group", ["", ""]), "process_group")
     pg_id = entry.get("pg_id", "")
     completed_ns = entry.get("time_discovered_completed_ns")
+    started_ns = entry.get("time_discovered_started_ns")
     timeout_ms = entry.get("timeout_ms")
     return Collective(
         record_id=as_integer(entry.get("record_id", number), "record_id"),
@@ -135,6 +136,7 @@ def _collective(entry: dict[Any, Any], number: int) -> Collective:
         input_dtypes=as_texts(entry.get("input_dtypes", []), "input_dtypes"),
         output_dtypes=as_texts(entry.get("output_dtypes", []), "output_dtypes"),
         completed_at=(as_integer(completed_ns, "time_discovered_completed_ns") / 1e9) if completed_ns else None,
+        started_at=(as_integer(started_ns, "time_discovered_started_ns") / 1e9) if started_ns else None,
         timeout_ms=None if timeout_ms is None else as_integer(timeout_ms, "timeout_ms"),
         thread=as_integer(entry.get("thread_id", 0), "thread_id"),
         frames=tuple(as_frame(frame) for frame in as_list(entry.get("frames", []), "frames")),
