@@ -66,20 +66,30 @@ def diagnose_command(arguments: list[str]) -> int:
     parser.add_argument("path", nargs="+", metavar="PATH", help="a file or folder; - for standard input")
     parser.add_argument("--json", action="store_true", help="print the verdict as JSON on standard output")
     chosen = parser.parse_args(arguments)
-    for path in chosen.path:
+    _, verdict = verdict_on(chosen.path)
+    tell_refused(verdict)
+    shown = [path for path in chosen.path if path != "-"]
+    show(verdict, as_json=chosen.json, folder=shown[0] if len(shown) == 1 and len(chosen.path) == 1 else "")
+    return exit_code(verdict)
+
+
+def verdict_on(paths: list[str]) -> tuple[Evidence, Verdict]:
+    """What the paths hold, and the verdict on it. Raises UsageError for a path that cannot be meant."""
+    for path in paths:
         if path != "-" and not os.path.exists(path):
             raise UsageError(f"'{path}' does not exist")
-    if chosen.path.count("-") > 1:
+    if paths.count("-") > 1:
         raise UsageError("standard input can be read once: give - only once")
-    evidence = _evidence(chosen.path)
-    verdict = pronounce(as_seen(diagnose(evidence), evidence))
+    evidence = _evidence(paths)
+    return evidence, pronounce(as_seen(diagnose(evidence), evidence))
+
+
+def tell_refused(verdict: Verdict) -> None:
+    """On standard error: the files that could not be used."""
     for text in verdict.refused[:_MOST_REFUSED]:
         say(f"not used: {plain(text)}")
     if len(verdict.refused) > _MOST_REFUSED:
         say(f"and {len(verdict.refused) - _MOST_REFUSED} more files were not used; --json names all of them")
-    shown = [path for path in chosen.path if path != "-"]
-    show(verdict, as_json=chosen.json, folder=shown[0] if len(shown) == 1 and len(chosen.path) == 1 else "")
-    return exit_code(verdict)
 
 
 def exit_code(verdict: Verdict) -> int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from rankscope.diagnosis.divergence import Divergence, Side, find_divergence
+from rankscope.diagnosis.sequences import Kind
 from rankscope.diagnosis.timeline import Event, Timeline, calls_timeline
 from rankscope.report.views.incident import Incident, Role
 from rankscope.report.views.text import place, rank_ranges
@@ -76,19 +77,32 @@ def _groups(incident: Incident) -> list[str]:
     return list(dict.fromkeys(ordered))
 
 
+_OTHER_WAY: dict[Kind | None, Kind | None] = {"extra": "skipped", "skipped": "extra"}
+
+
+def _sides(incident: Incident, found: Divergence) -> tuple[Side, ...]:
+    """Seen from the side that is right: as a rule the largest, and the smaller of two where the larger is to blame."""
+    if len(found.sides) != 2:
+        return found.sides
+    large, small = found.sides
+    if _role(incident, large) != "culprit" or _role(incident, small) == "culprit":
+        return found.sides
+    kind = _OTHER_WAY.get(small.kind, small.kind)
+    return replace(small, kind=None, count=0), replace(large, kind=kind, count=small.count)
+
+
 def _diff(incident: Incident, found: Divergence) -> CallDiff:
     timelines = _timelines(incident, found)
-    shown = found.sides[:_MOST_COLUMNS]
+    shown = _sides(incident, found)[:_MOST_COLUMNS]
     usual = shown[0]
     extra = max((side.count for side in shown if side.kind == "extra"), default=0)
     skipped = max((side.count for side in shown if side.kind == "skipped"), default=0)
     changed = any(side.kind in ("changed", "unclear") for side in shown)
     columns = []
     for side in shown:
-        events = timelines.get(side.ranks[0], Timeline(side.ranks[0], recorded=False)).events.get(found.group, {})
-        speaker = next((rank for rank in side.ranks if rank in timelines and timelines[rank].events.get(found.group)), None)
-        if speaker is not None:
-            events = timelines[speaker].events[found.group]
+        # Of ranks that made the same calls, the first whose calls are known speaks for all.
+        known = (timelines[rank].events.get(found.group) for rank in side.ranks if rank in timelines)
+        events = next(filter(None, known), {})
         before = [_cell(events.get(found.seq - back)) for back in range(BEFORE, 0, -1) if found.seq - back > 0]
         at = found.seq
         cells = list(before)

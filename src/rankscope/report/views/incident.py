@@ -61,10 +61,14 @@ def incident_of(verdict: Verdict, evidence: Evidence) -> Incident:
     return Incident(verdict, prepare(evidence))
 
 
-def movement(seen: RankEvidence) -> tuple[str, str]:
-    """`moved`, `still`, `ended` or nothing, and the same in words."""
+def movement(seen: RankEvidence, *, waits: bool) -> tuple[str, str]:
+    """`moved`, `still`, `ended` or nothing, and the same in words. One that waits for others may spin: its processor
+    time is no movement."""
     if seen.exit is not None:
         return "ended", ended(seen.exit.code)
+    same = views.same_stack(seen)
+    if waits and same is not None:
+        return ("still", "same stack in all samples") if same else ("moved", "moved between samples")
     if views.moving(seen):
         return "moved", "moved between samples"
     if seen.still_for_s is not None:

@@ -154,8 +154,8 @@ def _ends(incident: Incident, ranks: list[int]) -> list[End]:
 
 def _doing(incident: Incident, rank: int) -> tuple[str, str]:
     seen = incident.seen[rank]
-    state, words = movement(seen)
     waiting = incident.state(rank)
+    state, words = movement(seen, waits=waiting is not None and waiting.wait is not None)
     if seen.exit is not None and seen.exceptions:
         return state, f"{words}, {seen.exceptions[-1].type}"
     if waiting is not None and waiting.wait is not None:
@@ -165,7 +165,7 @@ def _doing(incident: Incident, rank: int) -> tuple[str, str]:
 
 
 def _why_none(seen: RankEvidence) -> str:
-    state, words = movement(seen)
+    state, words = movement(seen, waits=False)
     if state == "ended":
         return words
     return "; ".join(f"{what}: {why}" for what, why in seen.missing.items() if what == "stacks") or "no stack was read"

@@ -127,12 +127,12 @@ def timings(incident: Incident) -> Timings | None:
     return Timings(tuple(windows), shares, tuple(phase for phase in WORDS if phase in used))
 
 
-def segments_of(seen: RankEvidence, until: float) -> list[Segment]:
-    """What the rank did, later ones painted over earlier ones; `until` is when it was seen last."""
+def segments_of(incident: Incident, seen: RankEvidence) -> list[Segment]:
+    """What the rank did, up to when it was seen last; later ones are painted over earlier ones."""
     progress = seen.progress
     if progress is None:
         return []
-    end = min(until, seen.exit.at) if seen.exit is not None else until
+    end = seen.exit.at if seen.exit is not None else incident.evidence.collected_at
     begun = seen.started_at or min((stage.entered_at for stage in progress.stages), default=end)
     first = next((stage.left_at for stage in progress.stages if stage.kind == "first step" and stage.left_at), None)
     # The ring of stages forgets: whoever has made a step, and no longer knows its first one, was set up long ago.
@@ -152,6 +152,11 @@ def segments_of(seen: RankEvidence, until: float) -> list[Segment]:
     if seen.exit is None and seen.still_for_s:
         found.append(Segment(max(begun, end - seen.still_for_s), end, "still", "no sign of life"))
     found += [_of_call(call, end) for call in progress.calls if call.depth == 0]
+    state = incident.state(seen.rank)
+    if state is not None and state.wait is not None and state.wait.since < end:
+        # Also where no call of Python is open: inside of a backward pass, or of a synchronisation with the GPU.
+        number = f" {state.wait.seq}" if state.wait.seq else ""
+        found.append(Segment(max(begun, state.wait.since), end, "waiting", f"waits in {state.wait.op}{number}"))
     return found
 
 
@@ -223,8 +228,7 @@ def _window(
 
 def _strip(incident: Incident, ranks: tuple[int, ...], begin: float, end: float) -> Strip:
     seen = incident.seen[ranks[0]]
-    until = incident.evidence.collected_at
-    pieces = _pieces(segments_of(seen, max(until, begin)), begin, end)
+    pieces = _pieces(segments_of(incident, seen), begin, end)
     over = seen.exit is not None and begin <= seen.exit.at <= end
     at = 100 * (seen.exit.at - begin) / (end - begin) if over and seen.exit is not None else None
     return Strip(ranks, incident.role(ranks[0]), pieces, at, ended(seen.exit.code) if seen.exit is not None else "")
