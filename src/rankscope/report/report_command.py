@@ -7,17 +7,17 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from rankscope.diagnosis.codec import verdict_to_json
 from rankscope.errors import UsageError
 from rankscope.evidence.readers.run_folder import is_run_folder
-from rankscope.report import terminal
 from rankscope.report.again import tell_refused, verdict_on
 from rankscope.report.files import write_report
-from rankscope.report.live import say
 from rankscope.report.phrases import short_path
-from rankscope.report.views.incident import Incident, incident_of
+
+if TYPE_CHECKING:
+    from rankscope.report.views.incident import Incident
 
 _DESCRIPTION = """\
 Make the page of an incident again, with today's rules: verdict, source lines, merged stacks, calls side by side, who
@@ -60,7 +60,10 @@ def report_command(arguments: list[str]) -> int:
     parser.add_argument("--output", metavar="FILE", help="where to write it; - for standard output")
     chosen = parser.parse_args(arguments)
     evidence, verdict = verdict_on(chosen.path)
-    tell_refused(verdict)
+    tell_refused(verdict.refused)
+    from rankscope.report.live import say
+    from rankscope.report.views.incident import incident_of
+
     data = _FORMS[chosen.format](incident_of(verdict, evidence))
     output = chosen.output or (_usual_place(chosen.path) if chosen.format == "html" else "-")
     if output == "-":
@@ -96,6 +99,8 @@ def _markdown(incident: Incident) -> bytes:
 
 
 def _text(incident: Incident) -> bytes:
+    from rankscope.report import terminal
+
     return (terminal.render(incident.verdict, color=False, width=100, folder="") + "\n").encode()
 
 
