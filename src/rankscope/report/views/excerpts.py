@@ -124,7 +124,7 @@ def _lines(
     last_line = first_line + len(text) - 1
     if not first_line <= line <= last_line:
         return ()
-    wanted = set(range(line - _AROUND, line + _AROUND + 1))
+    wanted = _within_function(first_line, text, line)
     for condition in conditions:
         wanted.update(range(condition - 1, condition + 2))
         if abs(condition - line) <= _REACH:
@@ -143,6 +143,25 @@ def _lines(
         mark: Mark = "here" if number == line else "condition" if number in conditions else ""
         found.append(Line(number, code_line(text[number - first_line].expandtabs(4)[cut:]), mark))
     return tuple(found)
+
+
+def _within_function(first_line: int, text: Sequence[str], line: int) -> set[int]:
+    """The lines around one, without those of the functions before and after its own."""
+    inner = _indent(text[line - first_line])
+    begin, end = max(first_line, line - _AROUND), min(first_line + len(text) - 1, line + _AROUND)
+    for number in range(line - 1, begin - 1, -1):
+        if _begins_function(text[number - first_line], inner):
+            begin = number
+            break
+    for number in range(line + 1, end + 1):
+        if _begins_function(text[number - first_line], inner):
+            end = number - 1
+            break
+    return set(range(begin, end + 1))
+
+
+def _begins_function(text: str, inner: int) -> bool:
+    return text.lstrip().startswith(("def ", "async def ", "class ", "@")) and _indent(text) < max(inner, 1)
 
 
 def _indent(text: str) -> int:

@@ -72,7 +72,7 @@ def movement(seen: RankEvidence, *, waits: bool) -> tuple[str, str]:
     if views.moving(seen):
         return "moved", "moved between samples"
     if seen.still_for_s is not None:
-        return "still", f"still for {duration(seen.still_for_s)}"
+        return "still", f"for {duration(seen.still_for_s)}"
     return ("still", "same stack in all samples") if views.same_stack(seen) else ("", "")
 
 
