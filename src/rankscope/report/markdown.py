@@ -65,7 +65,7 @@ def _list(title: str, texts: tuple[str, ...] | list[str]) -> list[str]:
 def _excerpt(excerpt: Excerpt) -> str:
     who = ranks_text(excerpt.ranks) if excerpt.ranks else "here"
     function = "" if excerpt.where.function in ("<module>", "") else f" in {_prose(excerpt.where.function)}"
-    words = {"culprit": "**it began here**", "side": "one side", "victim": "wait here"}[excerpt.kind]
+    words = {"culprit": "**it began here**", "side": "one side", "victim": "others wait here", "failed": "others failed here"}[excerpt.kind]
     doing = f": {_prose(excerpt.doing)}" if excerpt.doing else ""
     head = f"{words}, {who}, {_code(place(excerpt.where))}{function}{doing}"
     if not excerpt.lines:

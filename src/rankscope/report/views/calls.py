@@ -8,6 +8,7 @@ from typing import Literal
 from rankscope.diagnosis.divergence import Divergence, Side, find_divergence
 from rankscope.diagnosis.sequences import Kind
 from rankscope.diagnosis.timeline import Event, Timeline, calls_timeline
+from rankscope.diagnosis.wait_graph import entered_nothing
 from rankscope.report.views.incident import Incident, Role
 from rankscope.report.views.text import place, rank_ranges
 
@@ -63,9 +64,18 @@ def call_diff(incident: Incident) -> CallDiff | None:
     """Of the group in which the ranks part; None where no sequences are known, or they do not differ."""
     for group in _groups(incident):
         found = find_divergence(group, incident.case.graph.states)
-        if found is not None:
-            return _diff(incident, found)
+        known = None if found is None else replace(found, sides=tuple(s for s in found.sides if _known(incident, s)))
+        if known is not None and len(known.sides) > 1:
+            return _diff(incident, known)
     return None
+
+
+def _known(incident: Incident, side: Side) -> bool:
+    """Of a rank that has ended the recorder is lost: it may well have made the calls that the others' recorders hold."""
+    if side.event is not None:
+        return True
+    states = [incident.case.graph.states[rank] for rank in side.ranks]
+    return any((state.timeline is not None and state.timeline.newest) or entered_nothing(state) for state in states)
 
 
 def _groups(incident: Incident) -> list[str]:

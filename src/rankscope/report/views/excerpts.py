@@ -11,7 +11,7 @@ from rankscope.report.views.incident import Incident
 from rankscope.report.views.text import code_line, short_file
 
 Mark = Literal["", "here", "condition"]
-Kind = Literal["culprit", "side", "victim"]
+Kind = Literal["culprit", "side", "victim", "failed"]
 
 _AROUND = 4
 """Lines before and after the one that matters."""
@@ -62,7 +62,8 @@ def excerpts(incident: Incident) -> tuple[Excerpt, ...]:
     if not stops:
         stops += sides[:_MOST_OF_A_KIND]
     shown = {stop.where for stop in stops}
-    stops += [stop for stop in _others(incident) if stop.where not in shown][:_MOST_OF_A_KIND]
+    told = {rank for stop in stops for rank in stop.ranks}
+    stops += [stop for stop in _others(incident, told) if stop.where not in shown][:_MOST_OF_A_KIND]
     sources = {source.file: (source.first_line, source.text.split("\n")) for source in incident.evidence.sources}
     conditions = dict(_conditions(incident.verdict.facts))
     near = {(file, line) for stop in stops for file, line in conditions if _shows(stop.where, file, line)}
@@ -92,14 +93,19 @@ def _culprits(incident: Incident) -> list[_Stop]:
     return [_Stop("culprit", tuple(sorted(ranks)), where, doing) for (where, doing), ranks in found.items()]
 
 
-def _others(incident: Incident) -> list[_Stop]:
+def _others(incident: Incident, told: set[int]) -> list[_Stop]:
     found: dict[Where, list[int]] = {}
-    for rank in sorted(incident.victims - incident.culprits):
+    for rank in sorted(incident.victims - told):
         at = incident.where(rank)
         if at is not None:
             found.setdefault(at, []).append(rank)
     largest = sorted(found.items(), key=lambda pair: (-len(pair[1]), pair[1]))
-    return [_Stop("victim", tuple(ranks), at, "") for at, ranks in largest]
+    return [_Stop("failed" if _ended(incident, ranks[0]) else "victim", tuple(ranks), at, "") for at, ranks in largest]
+
+
+def _ended(incident: Incident, rank: int) -> bool:
+    seen = incident.seen.get(rank)
+    return seen is not None and seen.exit is not None
 
 
 def _conditions(values: Iterable[dict[str, Any]]) -> Iterator[tuple[tuple[str, int], str]]:

@@ -80,7 +80,7 @@ class Window:
     ticks: tuple[tuple[float, str], ...]
     """Percent, and the time since the start."""
     fault: float | None
-    """Percent: the last progress of whoever caused it."""
+    """Percent: the last progress, or the failure, of whoever caused it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +103,8 @@ class Timings:
     shares: tuple[Share, ...]
     phases: tuple[Phase, ...]
     """Those that occur, for the legend."""
+    fault: str
+    """What the mark at the fault signifies; empty where there is none."""
 
 
 def timings(incident: Incident) -> Timings | None:
@@ -124,7 +126,9 @@ def timings(incident: Incident) -> Timings | None:
     shares = _shares(incident, classes)
     used = {piece.phase for window in windows for strip in window.strips for piece in strip.pieces}
     used |= {phase for share in shares for phase, _ in share.parts}
-    return Timings(tuple(windows), shares, tuple(phase for phase in WORDS if phase in used))
+    failed = any((seen := incident.seen.get(rank)) is not None and seen.exit is not None for rank in incident.culprits)
+    word = "" if fault is None else "failed" if failed else "last progress"
+    return Timings(tuple(windows), shares, tuple(phase for phase in WORDS if phase in used), word)
 
 
 def segments_of(incident: Incident, seen: RankEvidence) -> list[Segment]:
@@ -169,14 +173,15 @@ def _of_call(call: Call, end: float) -> Segment:
 
 
 def _fault(incident: Incident, end: float) -> float | None:
-    """When whoever caused it was last seen to get anywhere."""
+    """When whoever caused it failed, or was last seen to get anywhere."""
     if incident.verdict.outcome in ("ok", "interrupted", "unknown"):
         return None
     times = []
     for rank in incident.culprits:
         seen = incident.seen.get(rank)
         if seen is not None and seen.exit is not None:
-            times.append(seen.exit.at)
+            raised = [error.at for error in seen.exceptions if error.at is not None]
+            times.append(min([*raised, seen.exit.at]))
         elif seen is not None and seen.progress is not None:
             times.append(seen.progress.changed_at)
     return min(max(times), end) if times else None

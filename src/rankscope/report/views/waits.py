@@ -18,6 +18,10 @@ NODE_WIDTH = 236
 _GAP_X, _GAP_Y = 28, 64
 _LINE, _TITLE, _FOOT = 18, 27, 14
 _WRAP = 31
+_ARC = 30
+"""Room above the first row for arrows over a node."""
+_APART = 12
+"""Between the two arrows of ranks that wait for each other."""
 _DEVICE_BACKENDS = ("nccl", "xccl", "ucc")
 
 
@@ -26,6 +30,7 @@ class Node:
     ranks: tuple[int, ...]
     role: Role
     lines: tuple[str, ...]
+    row: int
     x: int
     y: int
     height: int
@@ -126,21 +131,22 @@ def _key(incident: Incident, state: State) -> Hashable:
 def _laid_out(
     incident: Incident, classes: list[tuple[int, ...]], targets: list[list[int]], kept: list[int]
 ) -> WaitPicture:
-    rows = _rows(targets, kept)
+    guilty = [at for at in kept if not incident.culprits.isdisjoint(classes[at])]
+    rows = _rows(targets, kept, guilty)
     across = max(1, min(3, max(len(row) for row in rows)))
     rows = [row[at : at + across] for row in rows for at in range(0, len(row), across)]
     left_out = sum(len(classes[at]) for row in rows[MOST_NODES:] for at in row)
     rows = rows[:MOST_NODES]
     width = across * NODE_WIDTH + (across - 1) * _GAP_X
     nodes: dict[int, Node] = {}
-    y = 2
-    for row in rows:
+    y = 2 if across < 3 else 2 + _ARC
+    for number, row in enumerate(rows):
         x = (width - len(row) * NODE_WIDTH - (len(row) - 1) * _GAP_X) // 2
         tallest = 0
         for at in row:
             lines = _lines(incident, classes[at])
             height = _TITLE + 2 + _LINE * len(lines) + _FOOT
-            nodes[at] = Node(classes[at], _role(incident, classes[at]), lines, x + 2, y, height)
+            nodes[at] = Node(classes[at], _role(incident, classes[at]), lines, number, x + 2, y, height)
             x += NODE_WIDTH + _GAP_X
             tallest = max(tallest, height)
         y += tallest + _GAP_Y
@@ -160,13 +166,13 @@ def _laid_out(
     return WaitPicture(tuple(nodes.values()), tuple(arrows), margin, y - _GAP_Y + 4, tuple(sentences), left_out)
 
 
-def _rows(targets: list[list[int]], kept: list[int]) -> list[list[int]]:
-    """Those that everybody waits for last; whoever waits for them above, and so on; circles come together."""
+def _rows(targets: list[list[int]], kept: list[int], guilty: list[int]) -> list[list[int]]:
+    """Those that everybody waits for last, whoever waits for them above, and so on."""
     depth: dict[int, int] = {at: 0 for at in kept if not targets[at]}
     if not depth:
-        # All wait in a circle: it is entered at the class that most wait for.
+        # All wait in a circle: it is entered where it began, else at the class that most wait for.
         waits_for = [target for row in targets for target in row]
-        depth = {max(kept, key=lambda at: (waits_for.count(at), -at)): 0}
+        depth = {max(guilty or kept, key=lambda at: (waits_for.count(at), -at)): 0}
     queue = list(depth)
     while queue:
         here = queue.pop(0)
@@ -181,17 +187,36 @@ def _rows(targets: list[list[int]], kept: list[int]) -> list[list[int]]:
 
 
 def _path(one: Node, other: Node, width: int, number: int) -> tuple[str, int]:
-    """From the lower edge of one down to the upper edge of the other; upwards and to itself around the right side.
-    Also how far to the right it reaches."""
+    """An arrow of SVG, and how far to the right it reaches. To the next row straight down or up, within a row across,
+    anywhere else around the right side."""
     middle, there = one.x + NODE_WIDTH // 2, other.x + NODE_WIDTH // 2
-    if other.y > one.y:
+    if other.row == one.row + 1:
         begin, end = one.y + one.height, other.y - 3
-        half = (begin + end) // 2
-        return f"M{middle} {begin} C{middle} {half} {there} {half} {there} {end}", 0
+        return _curve(middle - _APART, begin, there - _APART, end), 0
+    if other.row == one.row - 1:
+        begin, end = one.y, other.y + other.height + 3
+        return _curve(middle + _APART, begin, there + _APART, end), 0
+    if other.row == one.row and other is not one:
+        return _across(one, other), 0
     right = width + 26 + 10 * (number % 4)
     from_y, to_y = one.y + one.height // 2 + 8, other.y + other.height // 2 - 8
     edge, other_edge = one.x + NODE_WIDTH, other.x + NODE_WIDTH + 3
     return f"M{edge} {from_y} C{right} {from_y} {right} {to_y} {other_edge} {to_y}", right
+
+
+def _curve(x: int, y: int, to_x: int, to_y: int) -> str:
+    half = (y + to_y) // 2
+    return f"M{x} {y} C{x} {half} {to_x} {half} {to_x} {to_y}"
+
+
+def _across(one: Node, other: Node) -> str:
+    rightwards = other.x > one.x
+    if abs(other.x - one.x) <= NODE_WIDTH + _GAP_X:
+        y = one.y + 30 + (0 if rightwards else _APART)
+        begin, end = (one.x + NODE_WIDTH, other.x - 3) if rightwards else (one.x, other.x + NODE_WIDTH + 3)
+        return f"M{begin} {y} L{end} {y}"
+    middle, there, top = one.x + NODE_WIDTH // 2, other.x + NODE_WIDTH // 2, one.y - _ARC
+    return f"M{middle} {one.y} C{middle} {top} {there} {top} {there} {other.y - 3}"
 
 
 def _role(incident: Incident, ranks: tuple[int, ...]) -> Role:
