@@ -95,7 +95,9 @@ class Browser:
 class Page:
     """A page that has been loaded, and all that happened on the way."""
 
-    def __init__(self, browser: Browser, file: Path, width: int = 1280, *, dark: bool = False, scripts: bool = True) -> None:
+    def __init__(
+        self, browser: Browser, file: Path, width: int = 1280, *, dark: bool = False, scripts: bool = True
+    ) -> None:
         self._browser = browser
         browser.events.clear()
         self._target = browser.ask("Target.createTarget", url="about:blank")["targetId"]
@@ -141,7 +143,11 @@ class Page:
 
     def requests(self) -> list[str]:
         """Addresses that were asked for, the page's own not among them."""
-        sent = [e["params"]["request"]["url"] for e in self._browser.events if e.get("method") == "Network.requestWillBeSent"]
+        sent = [
+            e["params"]["request"]["url"]
+            for e in self._browser.events
+            if e.get("method") == "Network.requestWillBeSent"
+        ]
         return [url for url in sent if url != self.url]
 
     def picture(self, *, whole: bool = True) -> bytes:

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
 from chromium import OVERLAPS, Browser, Page, find_chromium
 from recorded_incidents import TEN, incident, of_many, recorded
+
 from rankscope.evidence.model import Evidence, RaisedException
 from rankscope.report.conclude import conclude
 from rankscope.report.html.page import render_page
@@ -73,7 +73,7 @@ def test_button_copies_the_markdown(browser: Browser, tmp_path: Path, name: str)
     browser.ask("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
     page.value("document.getElementById('copy').click()")
     copied = page.value(
-        "new Promise((done) => setTimeout(() => navigator.clipboard.readText().then(done, (e) => done(String(e))), 300))"
+        "new Promise((done) => setTimeout(done, 300)).then(() => navigator.clipboard.readText()).catch(String)"
     )
     assert copied.replace("\r\n", "\n").strip() == markdown(about).strip()
     assert page.value("document.getElementById('copy').textContent") == "Copied"
@@ -96,6 +96,16 @@ def test_page_without_scripts_shows_everything_but_what_needs_them(browser: Brow
     page.close()
 
 
+def test_the_look_for_covered_text_finds_it(browser: Browser, tmp_path: Path) -> None:
+    file = tmp_path / "covered.html"
+    file.write_text(
+        "<style>b { position: absolute; left: 30px; top: 9px }</style><p>a line of text</p><b>covers it</b>"
+    )
+    page = Page(browser, file)
+    assert sorted(page.value(OVERLAPS)[0].split(" / ")) == ["a line of text", "covers it"]
+    page.close()
+
+
 def test_dark_page_is_dark(browser: Browser, tmp_path: Path) -> None:
     shade = "getComputedStyle(document.body).backgroundColor.match(/\\d+/g).slice(0, 3).reduce((a, b) => a + +b, 0)"
     light = page_of(browser, tmp_path, incident(TEN[0]))
@@ -112,7 +122,7 @@ def test_search_shows_the_ranks_that_wrote_it(browser: Browser, tmp_path: Path) 
     ranks = tuple(replace(seen, output_tail=lines) for seen, lines in zip(evidence.ranks, told, strict=True))
     page = page_of(browser, tmp_path, incident_of(conclude(evidence), replace(evidence, ranks=ranks)))
     page.value(
-        "(() => { const f = document.getElementById('find'); f.value = 'NEEDLE'; f.dispatchEvent(new Event('input')); })()"
+        "const field = document.getElementById('find');field.value = 'NEEDLE'; field.dispatchEvent(new Event('input'));"
     )
     page.value("new Promise((done) => setTimeout(done, 300))")
     assert page.value("document.getElementById('found').textContent") == "1 line"
@@ -157,7 +167,8 @@ def hostile(evidence: Evidence) -> Evidence:
             )
         )
     sources = tuple(
-        replace(each, text="\n".join(f"{line}  # {text}" for line in each.text.split("\n"))) for each in evidence.sources
+        replace(each, text="\n".join(f"{line}  # {text}" for line in each.text.split("\n")))
+        for each in evidence.sources
     )
     hosts = tuple(replace(host, host=text, kernel_log=HOSTILE) for host in evidence.hosts)
     return replace(

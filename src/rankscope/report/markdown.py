@@ -31,7 +31,9 @@ def markdown(incident: Incident) -> str:
         may_be = [f"{each.cause}: {each.because}. {each.next}".rstrip(" .") for each in verdict.alternatives[:5]]
         parts += _list("May be", may_be)
     else:
-        parts += _list("Also possible", [f"{each.cause} ({each.certainty}): {each.because}" for each in verdict.alternatives[:3]])
+        parts += _list(
+            "Also possible", [f"{each.cause} ({each.certainty}): {each.because}" for each in verdict.alternatives[:3]]
+        )
     parts += _list("To confirm", verdict.next[:3])
     parts += _list("Notes", verdict.notes[:8])
     parts += _list("See", verdict.references[:3])
@@ -65,7 +67,12 @@ def _list(title: str, texts: tuple[str, ...] | list[str]) -> list[str]:
 def _excerpt(excerpt: Excerpt) -> str:
     who = ranks_text(excerpt.ranks) if excerpt.ranks else "here"
     function = "" if excerpt.where.function in ("<module>", "") else f" in {_prose(excerpt.where.function)}"
-    words = {"culprit": "**it began here**", "side": "one side", "victim": "others wait here", "failed": "others failed here"}[excerpt.kind]
+    words = {
+        "culprit": "**it began here**",
+        "side": "one side",
+        "victim": "others wait here",
+        "failed": "others failed here",
+    }[excerpt.kind]
     doing = f": {_prose(excerpt.doing)}" if excerpt.doing else ""
     head = f"{words}, {who}, {_code(place(excerpt.where))}{function}{doing}"
     if not excerpt.lines:
@@ -73,7 +80,9 @@ def _excerpt(excerpt: Excerpt) -> str:
     width = len(str(max(line.number for line in excerpt.lines if line is not None)))
     signs = {"here": ">", "condition": "?", "": " "}
     body = [
-        f"{signs[line.mark]} {line.number:>{width}}  {line.text}".rstrip() if line is not None else f"  {'':>{width}}  ..."
+        f"{signs[line.mark]} {line.number:>{width}}  {line.text}".rstrip()
+        if line is not None
+        else f"  {'':>{width}}  ..."
         for line in excerpt.lines
     ]
     return f"{head}\n\n{_fenced(body, 'python')}"
@@ -96,7 +105,11 @@ def _about(incident: Incident) -> str:
     facts = [f"{verdict.world_size} ranks" if verdict.world_size != 1 else "1 rank"]
     failed = [rank for rank, code in verdict.exit_codes.items() if code]
     if failed:
-        codes = {code: [rank for rank in failed if verdict.exit_codes[rank] == code] for code in verdict.exit_codes.values() if code}
+        codes = {
+            code: [rank for rank in failed if verdict.exit_codes[rank] == code]
+            for code in verdict.exit_codes.values()
+            if code
+        }
         facts.append("exit codes " + ", ".join(f"{code} (ranks {rank_ranges(ranks)})" for code, ranks in codes.items()))
     if versions:
         facts.append(versions)
@@ -109,7 +122,4 @@ _VERSIONS = ("torch", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "python")
 
 def _output(output: Output) -> str:
     lines = [*output.lines, *output.errors][-_MOST_LINES:]
-    return (
-        f"<details><summary>last output of ranks {output.label}</summary>\n\n"
-        f"{_fenced(lines, 'text')}\n\n</details>"
-    )
+    return f"<details><summary>last output of ranks {output.label}</summary>\n\n{_fenced(lines, 'text')}\n\n</details>"

@@ -1,4 +1,4 @@
-"""The incident as files of other viewers: time as a Chrome trace (Perfetto, chrome://tracing), stacks as speedscope's."""
+"""The incident in the formats of other viewers: time as a Chrome trace (for Perfetto), stacks for speedscope."""
 
 from __future__ import annotations
 

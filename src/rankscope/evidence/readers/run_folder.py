@@ -105,7 +105,9 @@ def is_run_folder(folder: Path) -> bool:
 
 
 def _run_above(folder: Path) -> Path | None:
-    return next((above for above in (folder.absolute(), *folder.absolute().parents)[:_LEVELS] if is_run_folder(above)), None)
+    return next(
+        (above for above in (folder.absolute(), *folder.absolute().parents)[:_LEVELS] if is_run_folder(above)), None
+    )
 
 
 def _beside(folder: Path, attempt: int | None) -> Iterator[Path]:

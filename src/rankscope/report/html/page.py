@@ -6,7 +6,7 @@ import base64
 import hashlib
 import re
 import time
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -38,15 +38,19 @@ def render_page(incident: Incident) -> str:
     style, script = _own("style.css"), _own("page.js")
     values = {**_verdict(incident), **_pictures(incident), **_rest(incident)}
     values["sections"] = _sections(values)
-    return _templates().get_template("page.html").render(
-        **values,
-        policy=_policy(style, script),
-        style=Markup(style),
-        script=Markup(script),
-        version=__version__,
-        markdown=markdown(incident),
-        phase_words=WORDS,
-        node_width=NODE_WIDTH,
+    return (
+        _templates()
+        .get_template("page.html")
+        .render(
+            **values,
+            policy=_policy(style, script),
+            style=Markup(style),
+            script=Markup(script),
+            version=__version__,
+            markdown=markdown(incident),
+            phase_words=WORDS,
+            node_width=NODE_WIDTH,
+        )
     )
 
 
@@ -61,7 +65,7 @@ def _hash(text: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
-@lru_cache(maxsize=None)
+@cache
 def _own(name: str) -> str:
     text = (_TEMPLATES / name).read_text(encoding="utf-8").strip()
     assert "</" not in text, f"{name} would end its own element"

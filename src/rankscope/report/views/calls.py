@@ -71,7 +71,7 @@ def call_diff(incident: Incident) -> CallDiff | None:
 
 
 def _known(incident: Incident, side: Side) -> bool:
-    """Of a rank that has ended the recorder is lost: it may well have made the calls that the others' recorders hold."""
+    """Of a rank that has ended the recorder is lost: it may have made the calls that those of the others hold."""
     if side.event is not None:
         return True
     states = [incident.case.graph.states[rank] for rank in side.ranks]

@@ -124,9 +124,7 @@ def _shows(where: Where, file: str, line: int) -> bool:
     return where.file == file and abs(where.line - line) <= _REACH
 
 
-def _lines(
-    first_line: int, text: Sequence[str], line: int, conditions: Sequence[int]
-) -> tuple[Line | None, ...]:
+def _lines(first_line: int, text: Sequence[str], line: int, conditions: Sequence[int]) -> tuple[Line | None, ...]:
     last_line = first_line + len(text) - 1
     if not first_line <= line <= last_line:
         return ()

@@ -60,7 +60,7 @@ def rank_ranges(ranks: Iterable[int], most: int = 12) -> str:
 
 
 def short_file(file: str) -> str:
-    """The name of a file as one speaks of it: `train.py`, of a library with its package (`torch/nn/parallel/ddp.py`)."""
+    """A file as one speaks of it: `train.py`, of a library with its package (`torch/nn/parallel/ddp.py`)."""
     for mark in ("/site-packages/", "/dist-packages/"):
         if mark in file:
             return file.rpartition(mark)[2]
