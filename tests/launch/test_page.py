@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from conftest import Rankscope
@@ -29,6 +31,16 @@ def test_run_that_hangs_leaves_a_page_with_its_line(rankscope: Rankscope) -> Non
     assert "&lt;script&gt;before&lt;/script&gt;" in text
     assert ended.verdict["report"] == "report.html"
     assert "report.html" in ended.err.decode()
+
+
+def test_page_that_cannot_be_written_is_a_note(rankscope: Rankscope) -> None:
+    folder = rankscope.folder / "taken"
+    (folder / "report.html").mkdir(parents=True)
+    ended = rankscope.run("--run-dir", folder, rankscope.script(BARRIER_ON_ONE))
+    assert ended.code == 75
+    told = json.loads((folder / "verdict.json").read_bytes())
+    assert (told["outcome"], told["report"]) == ("hang", "")
+    assert "report.html could not be made: Is a directory" in told["notes"]
 
 
 def test_run_that_fails_leaves_a_page(rankscope: Rankscope) -> None:

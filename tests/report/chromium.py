@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import select
@@ -150,12 +151,9 @@ class Page:
         ]
         return [url for url in sent if url != self.url]
 
-    def picture(self, *, whole: bool = True) -> bytes:
-        import base64
-
-        size = self.ask("Page.getLayoutMetrics")["cssContentSize"]
-        clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
-        shot = self.ask("Page.captureScreenshot", captureBeyondViewport=whole, **({"clip": clip} if whole else {}))
+    def picture(self, clip: dict[str, float]) -> bytes:
+        """A PNG of a part of the page: `x`, `y`, `width`, `height`, `scale`."""
+        shot = self.ask("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)
         return base64.b64decode(shot["data"])
 
     def close(self) -> None:

@@ -28,7 +28,7 @@ from rankscope.launch.process_tree import kill_descendants
 from rankscope.launch.run_state import Policy, State
 from rankscope.launch.watch import Watcher
 from rankscope.report import live
-from rankscope.report.conclude import examine
+from rankscope.report.conclude import annotated, examine
 
 _SETTLE_S = 1.5
 """How long after a rank's failure the others are given to show whether they fail with it."""
@@ -224,9 +224,13 @@ class Supervisor:
         evidence = self._kept[1] if self._kept is not None and self._kept[0] == verdict.evidence else None
         if evidence is None and self._job.nodes is not None:
             return  # another node has diagnosed, and its folder holds the page
-        if evidence is None and verdict.outcome == "ok":
-            evidence = self._job.collect("end")
-        self._verdict = leave_page(self._job.folder, verdict, evidence)
+        try:
+            if evidence is None and verdict.outcome == "ok":
+                evidence = self._job.collect("end")
+            self._verdict = leave_page(self._job.folder, verdict, evidence)
+        except Exception as error:  # noqa: BLE001  a page that cannot be made is a note, no more
+            why = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+            self._verdict = annotated(verdict, [f"report.html could not be made: {why}"])
         self._write(self._verdict)
 
     def _see_to_the_end(self, within_s: float) -> None:
