@@ -21,7 +21,7 @@ TEN = (
     "gloo/microbatch_pipeline",
     "gloo/replica_groups",
     "gloo/memory_budget",
-    "gloo/half_precision",
+    "gloo/metric_learning",
     "gloo/streaming_shards",
     "nccl/snapshot",
     "nccl/two_groups",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from rankscope.diagnosis.divergence import Divergence, Side, find_divergence
 from rankscope.diagnosis.sequences import Kind
@@ -94,11 +94,32 @@ def _sides(incident: Incident, found: Divergence) -> tuple[Side, ...]:
     """Seen from the side that is right: as a rule the largest, and the smaller of two where the larger is to blame."""
     if len(found.sides) != 2:
         return found.sides
-    large, small = found.sides
-    if _role(incident, large) != "culprit" or _role(incident, small) == "culprit":
-        return found.sides
-    kind = _OTHER_WAY.get(small.kind, small.kind)
-    return replace(small, kind=None, count=0), replace(large, kind=kind, count=small.count)
+    usual, odd = found.sides
+    if _role(incident, usual) == "culprit" and _role(incident, odd) != "culprit":
+        kind = _OTHER_WAY.get(odd.kind, odd.kind)
+        usual, odd = replace(odd, kind=None, count=0), replace(usual, kind=kind, count=odd.count)
+    if odd.kind in ("changed", "unclear") and _role(incident, odd) == "culprit":
+        by_code = _by_condition(incident, usual, odd)
+        odd = replace(odd, kind=by_code, count=1) if by_code is not None else odd
+    return usual, odd
+
+
+def _by_condition(incident: Incident, usual: Side, odd: Side) -> Kind | None:
+    """Where the job stopped at the edit itself, nothing that follows tells a call more from one fewer: the condition
+    does, by which the verdict explains it."""
+    for fact in incident.verdict.facts:
+        target = fact.get("target")
+        if fact.get("kind") != "condition" or not isinstance(target, dict):
+            continue
+        if fact["effect"] == "leads-to" and _made_at(odd, target):
+            return "extra"
+        if fact["effect"] != "leads-to" and _made_at(usual, target):
+            return "skipped"
+    return None
+
+
+def _made_at(side: Side, target: dict[str, Any]) -> bool:
+    return any((frame.file, frame.line) == (target["file"], target["line"]) for frame in side.site)
 
 
 def _diff(incident: Incident, found: Divergence) -> CallDiff:
