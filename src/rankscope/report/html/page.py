@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import re
 import time
 from functools import cache, lru_cache
 from pathlib import Path
@@ -30,7 +29,13 @@ from rankscope.report.words.phrases import ranks_text
 
 FILE_NAME = "report.html"
 _TEMPLATES = Path(__file__).parent / "templates"
-_BLANKS = re.compile(r"\n\s*")
+_FAULTS = {
+    "last progress": "the culprit's last progress",
+    "failed": "when the culprit failed",
+    "left": "when the culprit left",
+    "not finite": "the first value that was not finite",
+}
+"""What the mark in the strips signifies."""
 
 
 def render_page(incident: Incident) -> str:
@@ -49,6 +54,7 @@ def render_page(incident: Incident) -> str:
             version=__version__,
             markdown=markdown(incident),
             phase_words=WORDS,
+            fault_words=_FAULTS,
             node_width=NODE_WIDTH,
         )
     )
@@ -98,7 +104,7 @@ def _prose(text: str) -> Markup:
 def _verdict(incident: Incident) -> dict[str, Any]:
     verdict = incident.verdict
     tags = [verdict.certainty if verdict.cause is not None else "", verdict.cause or ""]
-    if verdict.detected_after_s is not None:
+    if verdict.detected_after_s is not None and verdict.detected_after_s >= 0.05:
         tags.append(f"seen {duration(verdict.detected_after_s)} after the last progress")
     retry = {"yes": "a retry may pass", "elsewhere": "retry elsewhere", "no": "a retry will not help"}
     tags.append(retry.get(verdict.retry, "") if verdict.cause is not None else "")

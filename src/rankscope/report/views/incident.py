@@ -27,7 +27,10 @@ class Incident:
 
     @cached_property
     def culprits(self) -> frozenset[int]:
-        return frozenset(each.rank for each in self.verdict.culprits if each.rank is not None)
+        """Ranks that were never started among them, where those are to blame."""
+        named = {each.rank for each in self.verdict.culprits if each.rank is not None}
+        missing = any(each.rank is None and each.process == "rank" for each in self.verdict.culprits)
+        return frozenset(named | set(self.case.graph.absent if missing else ()))
 
     @cached_property
     def victims(self) -> frozenset[int]:

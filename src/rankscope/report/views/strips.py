@@ -117,7 +117,7 @@ def timings(incident: Incident) -> Timings | None:
     end = max([evidence.collected_at, *(seen.exit.at for seen in known if seen.exit is not None)])
     if begin <= 0 or end - begin < 0.05:
         return None
-    fault = _fault(incident, end)
+    fault, word = _fault(incident, end)
     classes = _classes(incident, known)
     windows = [_window(incident, "The whole run", classes, begin, end, begin, fault)]
     near = max(_SHORTEST_S, _NEAR * (end - fault)) if fault is not None else _SHORTEST_S
@@ -126,8 +126,6 @@ def timings(incident: Incident) -> Timings | None:
     shares = _shares(incident, classes)
     used = {piece.phase for window in windows for strip in window.strips for piece in strip.pieces}
     used |= {phase for share in shares for phase, _ in share.parts}
-    failed = any((seen := incident.seen.get(rank)) is not None and seen.exit is not None for rank in incident.culprits)
-    word = "" if fault is None else "failed" if failed else "last progress"
     return Timings(tuple(windows), shares, tuple(phase for phase in WORDS if phase in used), word)
 
 
@@ -172,19 +170,28 @@ def _of_call(call: Call, end: float) -> Segment:
     return Segment(call.entered_at, left, "waiting", words)
 
 
-def _fault(incident: Incident, end: float) -> float | None:
-    """When whoever caused it failed, or was last seen to get anywhere."""
-    if incident.verdict.outcome in ("ok", "interrupted", "unknown"):
-        return None
-    times = []
+def _fault(incident: Incident, end: float) -> tuple[float | None, str]:
+    """When it began, as far as the culprits' pages tell, and what happened then."""
+    outcome = incident.verdict.outcome
+    if outcome in ("ok", "interrupted", "unknown", "corrupt"):
+        return None, ""
+    times: list[tuple[float, str]] = []
     for rank in incident.culprits:
         seen = incident.seen.get(rank)
-        if seen is not None and seen.exit is not None:
+        if seen is None:
+            continue
+        if outcome == "nan":
+            bad = seen.progress.non_finite if seen.progress is not None else ()
+            times += [(value.at, "not finite") for value in bad[:1]]
+        elif seen.exit is not None:
             raised = [error.at for error in seen.exceptions if error.at is not None]
-            times.append(min([*raised, seen.exit.at]))
-        elif seen is not None and seen.progress is not None:
-            times.append(seen.progress.changed_at)
-    return min(max(times), end) if times else None
+            times.append((min([*raised, seen.exit.at]), "failed" if seen.exit.code else "left"))
+        elif seen.progress is not None:
+            times.append((seen.progress.changed_at, "last progress"))
+    if not times:
+        return None, ""
+    at, word = max(times)
+    return min(at, end), word
 
 
 def _classes(incident: Incident, known: Sequence[RankEvidence]) -> list[tuple[int, ...]]:
