@@ -33,7 +33,7 @@ class Browser:
             [
                 *("bash", "-c", command, "bash", str(high_read), str(high_write)),
                 *(program, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"),
-                *("--no-first-run", "--disable-extensions", "--disable-background-networking"),
+                *("--no-first-run", "--hide-scrollbars", "--disable-extensions", "--disable-background-networking"),
                 *("--remote-debugging-pipe", f"--user-data-dir={profile}", "about:blank"),
             ],
             pass_fds=(high_read, high_write),
