@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rankscope.diagnosis.verdict import Verdict
 from rankscope.evidence.model import SCHEMA, Evidence
-from rankscope.report.files import write_report
+from rankscope.private_files import write_private
 
 
 def leave_page(folder: Path, verdict: Verdict, evidence: Evidence | None) -> Verdict:
@@ -21,7 +21,7 @@ def leave_page(folder: Path, verdict: Verdict, evidence: Evidence | None) -> Ver
     from rankscope.report.views.incident import incident_of
 
     page = render_page(incident_of(verdict, evidence if evidence is not None else _nothing_seen(verdict)))
-    write_report(folder / FILE_NAME, page.encode())
+    write_private(folder / FILE_NAME, page.encode())
     return replace(verdict, report=FILE_NAME)
 
 

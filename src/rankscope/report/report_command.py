@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NoReturn
 from rankscope.diagnosis.codec import verdict_to_json
 from rankscope.errors import UsageError
 from rankscope.evidence.readers.run_folder import is_run_folder
+from rankscope.private_files import write_private
 from rankscope.report.again import tell_refused, verdict_on
-from rankscope.report.files import write_report
 from rankscope.report.phrases import short_path
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def report_command(arguments: list[str]) -> int:
         sys.stdout.buffer.flush()
         return 0
     try:
-        write_report(Path(output), data)
+        write_private(Path(output), data)
     except OSError as error:
         raise UsageError(f"'{output}' cannot be written: {error.strerror}") from error
     say(f"{short_path(os.path.abspath(output))} ({len(data) / 1000:,.0f} kB)")
