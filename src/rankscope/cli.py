@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from rankscope import __version__
 from rankscope.errors import RankscopeError, UsageError
+from rankscope.mask import learn
 
 USAGE = """\
 usage: rankscope VERB [arguments]
@@ -100,6 +101,7 @@ def main(arguments: list[str] | None = None) -> int:
     if given[0] in ("-V", "--version"):
         print(f"rankscope {__version__}")
         return 0
+    learn(given, os.environ)  # what they call a secret stays one, in whatever text it turns up later
     try:
         verb = VERBS.get(given[0])
         if verb is None:

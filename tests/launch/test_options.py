@@ -25,6 +25,7 @@ OURS = {
     "memory_limit",
     "low_memory",
     "comm_debug",
+    "node_key_file",
     "gpus",
     "on_nan",
     "on_corrupt",

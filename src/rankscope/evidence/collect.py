@@ -28,9 +28,10 @@ from rankscope.evidence.model import (
     RankEvidence,
     StackSample,
 )
+from rankscope.evidence.named_paths import with_paths
 from rankscope.evidence.nccl_looks import NcclLooks, begin_looks
 from rankscope.evidence.worker_socket import read_recorder
-from rankscope.mask import mask_text
+from rankscope.mask import mask_lines
 from rankscope.probe.signals import STACK_SIGNAL
 
 NEWEST_CALLS = 1500
@@ -328,10 +329,10 @@ def _finish(
         collectives=record.collectives if record is not None else (),
         last_enqueued=record.last_enqueued if record is not None else {},
         last_completed=record.last_completed if record is not None else {},
-        exceptions=tuple(exceptions),
+        exceptions=with_paths(exceptions),
         crash_stack=_crash_stack(look.page, known),
-        output_tail=tuple(map(mask_text, known.output_tail)),
-        error_tail=(*map(mask_text, known.error_tail), *comm_lines(facts.comm_logs, look.pid)),
+        output_tail=mask_lines(known.output_tail),
+        error_tail=(*mask_lines(known.error_tail), *comm_lines(facts.comm_logs, look.pid)),
         environment=read_environment(look.pid),
         still_for_s=known.still_for_s,
         missing=missing,

@@ -330,6 +330,15 @@ class EarlierException:
 
 
 @dataclass(frozen=True, slots=True)
+class NamedPath:
+    """A file or folder that an exception names, as it was when the evidence was taken."""
+
+    path: str
+    exists: bool
+    changed_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class RaisedException:
     type: str
     message: str
@@ -341,6 +350,7 @@ class RaisedException:
     thread: str = "MainThread"
     chain: tuple[EarlierException, ...] = ()
     """What led to it, the first that was raised first; the exception itself is not among them."""
+    paths: tuple[NamedPath, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -462,6 +472,8 @@ class NodeEvidence:
     silent_for_s: float | None = None
     seen_from: str = ""
     """The host that found it so."""
+    verified: bool = True
+    """What it said was under the seal of the job's key: nobody else can have said it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ class RunOptions:
     gpus: str | None = None
     """As the user wrote it; None leaves the choice to CUDA_VISIBLE_DEVICES."""
     wait_for_gpus: bool = False
+    node_key_file: Path | None = None
     processes_given: bool = True
     """The user said how many ranks a node gets."""
 
@@ -66,6 +67,7 @@ def parse(arguments: list[str]) -> RunOptions:
         comm_debug=namespace.comm_debug,
         gpus=namespace.gpus,
         wait_for_gpus=namespace.wait,
+        node_key_file=namespace.node_key_file,
         processes_given=given,
     )
 
@@ -158,6 +160,13 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="0,3|auto[:N]",
         help="the GPUs of this node for the job, as 'rankscope gpus' numbers them; auto: all that are free, "
         "auto:2: the two freest. Without --nproc-per-node, one rank for each",
+    )
+    ours.add_argument(
+        "--node-key-file",
+        type=Path,
+        metavar="FILE",
+        help="a file with a secret that all nodes of this job know, mode 0600: what the launchers say to each other is "
+        "sealed with it (default: RANKSCOPE_KEY, or a key in the --run-dir that the nodes share)",
     )
     ours.add_argument("--wait", action="store_true", help="with --gpus: wait until enough of them are free")
     _leave_abbreviations_to_torch(parser, ours)

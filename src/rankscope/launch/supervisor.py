@@ -8,7 +8,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 from typing import Protocol
 
 from rankscope.diagnosis.codec import verdict_to_json
@@ -25,6 +24,8 @@ from rankscope.launch.pace import Pace
 from rankscope.launch.process_tree import kill_descendants
 from rankscope.launch.run_state import Policy, State
 from rankscope.launch.watch import Watcher
+from rankscope.mask import mask_text
+from rankscope.private_files import make_own_folder, write_private
 from rankscope.report import live
 from rankscope.report.conclude import examine
 
@@ -76,7 +77,7 @@ class Supervisor:
         """The last word on the run, said, written and as an exit code; `failure`: what elastic itself raised."""
         raised = None
         if failure is not None:
-            message = " ".join(str(failure).split())[:300] or type(failure).__name__
+            message = mask_text(" ".join(str(failure).split()))[:300] or type(failure).__name__
             raised = LauncherRaised(type(failure).__name__, message)
         suspected = bool(self._job.ranks) and afterwards.numbers_suspected(self._job)
         self.feed(on.Over(self._job.ends(), suspected, raised))
@@ -142,6 +143,7 @@ class Supervisor:
             match action:
                 case on.Keep(verdict, evidence):
                     self._write(verdict)
+                    make_own_folder(self._job.folder / "evidence")
                     save_evidence(evidence, self._job.folder / verdict.evidence)
                 case on.Write(verdict):
                     self._write(verdict)
@@ -185,7 +187,7 @@ class Supervisor:
                 evidence = gathered
             ruling = examine(evidence)
         except Exception as error:  # noqa: BLE001  a fault of ours must not keep the ranks from being stopped
-            self.feed(on.LookBroke(f"{type(error).__name__}: {error}"))
+            self.feed(on.LookBroke(mask_text(f"{type(error).__name__}: {error}")))
             return
         self.feed(on.Taken(ruling, evidence, bool(self._job.living())))
 
@@ -198,7 +200,7 @@ class Supervisor:
         """verdict.json, as far as the disk lets us."""
         path = self._job.folder / "verdict.json"
         try:
-            _replace(path, verdict_to_json(verdict))
+            write_private(path, verdict_to_json(verdict))
         except OSError as error:
             self._job.note_problem(f"{path}: {error.strerror}")
 
@@ -221,9 +223,3 @@ class Supervisor:
         if self._job.nodes is not None:
             number = self._state.signal
             self._job.nodes.close("ended" if number is None else f"interrupted by signal {number}")
-
-
-def _replace(path: Path, data: bytes) -> None:
-    temporary = path.with_name(path.name + ".new")
-    temporary.write_bytes(data)
-    temporary.replace(path)

@@ -69,7 +69,7 @@ class Skipped(Fact):
 
 @dataclass(frozen=True, slots=True)
 class Sides(Fact):
-    """Ranks went two ways, and nothing shows which of them is wrong."""
+    """Ranks went two or more ways, and nothing shows which of them is wrong."""
 
     calls: tuple[Called | NotCome, ...]
 

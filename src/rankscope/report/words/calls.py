@@ -165,7 +165,8 @@ def _(fact: Sides) -> str:
 
 @headline.register
 def _(fact: Sides) -> str:
-    return f"the ranks went two ways, and nothing shows which is wrong: {sentence(fact)}"
+    ways = {2: "two", 3: "three"}.get(len(fact.calls), str(len(fact.calls)))
+    return f"the ranks went {ways} ways, and nothing shows which is wrong: {sentence(fact)}"
 
 
 @sentence.register
