@@ -151,7 +151,7 @@ def _laid_out(
             tallest = max(tallest, height)
         y += tallest + _GAP_Y
     arrows: list[Arrow] = []
-    sentences: list[str] = []
+    sentences = []
     margin = width + 6
     for at, node in nodes.items():
         device = _device_waits(incident.state(classes[at][0]))
