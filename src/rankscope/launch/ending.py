@@ -64,6 +64,7 @@ def _started(state: State, event: on.Started) -> Step:
             several_nodes=event.several_nodes,
             signal=state.signal,
             signal_at=state.signal_at,
+            cut_by=state.cut_by,
             earlier=state.earlier if past is None else (*state.earlier, (state.attempt, past)),
             notes=state.notes,
             unkept=state.unkept,
@@ -292,6 +293,16 @@ def _signalled(state: State, event: on.Signalled) -> Step:
     return state, (tell, on.Interrupt(event.number))
 
 
+def _cut_short(state: State, event: on.CutShort) -> Step:
+    """The signal came where torch had its own handlers in place, and has stopped the ranks already."""
+    if state.phase == "over" or state.signal is not None:
+        return state, ()
+    state = replace(state, signal=event.number, cut_by=event.number)
+    if state.found is not None and state.found.outcome == "interrupted":
+        state = replace(state, found=None, found_for=None)  # by whom was not known then
+    return state, ()
+
+
 # Torch's agent.
 
 
@@ -451,6 +462,7 @@ ANSWERS: dict[type[Event], Callable[[State, Any], Step]] = {
     on.StragglersSeen: _stragglers_seen,
     on.Ruled: _ruled,
     on.Signalled: _signalled,
+    on.CutShort: _cut_short,
     on.ElasticStops: _elastic_stops,
     on.Taken: _taken,
     on.LookBroke: _look_broke,

@@ -107,6 +107,13 @@ class Signalled:
 
 
 @dataclass(frozen=True, slots=True)
+class CutShort:
+    """A signal that torch itself took: the ranks are stopped, and we hear of it only now."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class ElasticStops:
     """Torch's agent is about to stop the ranks, for whatever reason; nothing has been stopped yet."""
 
@@ -176,6 +183,7 @@ Event = (
     | StragglersSeen
     | Ruled
     | Signalled
+    | CutShort
     | ElasticStops
     | Taken
     | LookBroke
