@@ -219,7 +219,8 @@ def outputs(incident: Incident) -> tuple[Output, ...]:
         found.setdefault((incident.role(seen.rank), _shape(lines), _shape(errors)), []).append(seen.rank)
     order = {"culprit": 0, "victim": 1, "other": 2}
     ordered = sorted(found.values(), key=lambda ranks: (order[incident.role(ranks[0])], ranks[0]))
-    made, left = [], _OUTPUT_BUDGET
+    made: list[Output] = []
+    left = _OUTPUT_BUDGET
     for ranks in ordered:
         lines, errors = (tuple(map(output_line, part)) for part in tails[ranks[0]])
         left -= sum(map(len, (*lines, *errors)))
