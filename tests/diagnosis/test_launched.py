@@ -90,7 +90,8 @@ def job(
 ) -> Evidence:
     gpu = Gpu(0, "NVIDIA H200", 100, 5, 140, 40, tuple(seen.pid for seen in ranks), work)
     hosts = (HostEvidence("node-1", gpus=(gpu,), ras=ras),)
-    return replace(make.evidence(*ranks, hosts=hosts), trigger="attach", world_size=world or len(ranks))
+    source = {"train.py": "\n" * 68 + "value = loss.item()\n" + "\n" * 30}
+    return replace(make.evidence(*ranks, hosts=hosts, source=source), trigger="attach", world_size=world or len(ranks))
 
 
 def attached(evidence: Evidence) -> Verdict:
@@ -168,6 +169,19 @@ def test_more_of_one_and_fewer_of_another_is_another_way() -> None:
     ras = looks(RasLook(0.0, "2.28.9", True, (counted(usual, other, usual),)))
     verdict = attached(job(*(spinning(n, 100 + n) for n in range(3)), ras=ras))
     assert (verdict.cause, blamed(verdict)) == ("collective-mismatch", [1])
+
+
+def test_who_is_ahead_in_everything_is_not_blamed_where_the_others_crossed() -> None:
+    """Rank 2 left out a call and went on; the call of rank 1 was paired with what it did instead, and rank 1 came on to
+    where rank 2 is. The counts alone cannot tell that from rank 0 having left out the other call."""
+    counts = (
+        {"AllGather": 92, "AllReduce": 91},
+        {"AllGather": 92, "AllReduce": 92},
+        {"AllGather": 91, "AllReduce": 92},
+    )
+    ras = looks(RasLook(0.0, "2.28.9", True, (counted(*counts),)))
+    verdict = attached(job(*(spinning(n, 100 + n) for n in range(3)), ras=ras))
+    assert (verdict.outcome, verdict.certainty, blamed(verdict)) == ("hang", "possible", [])
 
 
 def test_of_two_ranks_nobody_is_blamed() -> None:

@@ -60,9 +60,12 @@ class Record:
         return entry.backend == "nccl" and self.newest.get(entry.group, -1) > entry.record_id
 
     def started(self, entry: Collective) -> bool | None:
+        """None where nobody can tell: without times, and where it reads as completed and is not."""
         if self.done(entry):
             return True
-        return entry.state == "started" if self.timed and entry.backend == "nccl" else None
+        if not self.timed or entry.backend != "nccl" or entry.state == "completed":
+            return None
+        return entry.state == "started"
 
 
 def read_record(rank: RankEvidence) -> Record:

@@ -17,6 +17,7 @@ from rankscope.diagnosis.facts.standing import (
 )
 from rankscope.diagnosis.finding import Finding, Possibility
 from rankscope.diagnosis.rank_wait import Wait
+from rankscope.diagnosis.record import read_record
 from rankscope.diagnosis.rules.standing.frames import above_user, in_module, source_line
 from rankscope.diagnosis.rules.standing.stand import Stand, busy, finding_of, movement
 from rankscope.diagnosis.views import current_where, innermost_user_frame, newest_main_thread, same_stack
@@ -38,10 +39,7 @@ def gpu_stuck(rank: RankEvidence, evidence: Evidence) -> Stand | None:
     faults = xid_lines(rank, evidence)
     silent = "no answer" in host.missing.get("gpus", "") or any(gpu.name.endswith("not answer") for gpu in host.gpus)
     own = _own_gpu(rank, host)
-    stands = own is not None and (
-        own.utilization_percent == 0 or (own.work is not None and own.work.working() is False)
-    )
-    if not faults and not silent and (busy(rank) and not stands):
+    if not faults and not silent and not _at_fault(rank, own):
         return None
     at = current_where(rank)
     use = _use(own)
@@ -64,6 +62,18 @@ def gpu_stuck(rank: RankEvidence, evidence: Evidence) -> Stand | None:
         summary=AwaitsGpu(rank.rank, at),
         references=("NVIDIA/nccl#1063",),
     )
+
+
+def _at_fault(rank: RankEvidence, own: Gpu | None) -> bool:
+    """Whether the GPU itself is what the rank waits for. One that holds a collective waits for another rank; where the
+    calls are not known, only one that holds no kernel at all is sure not to."""
+    idle = own is not None and own.utilization_percent == 0
+    if not rank.collectives:
+        return idle
+    record = read_record(rank)
+    if not all(record.done(entry) for entry in rank.collectives):
+        return False
+    return idle or not busy(rank) or (own is not None and own.work is not None and own.work.working() is False)
 
 
 def explain_held_up(rank: RankEvidence, wait: Wait, evidence: Evidence, waiters: tuple[int, ...]) -> Finding:

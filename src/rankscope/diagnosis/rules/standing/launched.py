@@ -47,10 +47,13 @@ def launched_apart(case: Case) -> Finding | None:
     free = _free(behind, case)
     if free:
         return _instead(free, launched, case)
-    if _few(behind, everybody):
+    crossed = launched.both()
+    if not crossed and _few(behind, everybody):
         return _odd(behind, Behind(_sorted(behind), _of(behind, apart)), "collective-skipped", launched, case)
-    if _few(ahead, everybody) and all(_waits(rank, case) for rank in everybody - ahead):
+    if not crossed and _few(ahead, everybody) and all(_waits(rank, case) for rank in everybody - ahead):
         return _odd(ahead, Ahead(_sorted(ahead), _of(ahead, apart)), "collective-skipped", launched, case)
+    # Ranks with more of one thing and less of another went another way than somebody: who is only ahead or behind of
+    # them says nothing of who left the way.
     odd = _other_way(launched, everybody)
     if odd:
         return _odd(odd, OnOtherWay(_sorted(odd), apart[:2]), "collective-mismatch", launched, case)
