@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 import time
 from functools import cache, lru_cache
 from pathlib import Path
@@ -29,6 +30,7 @@ from rankscope.report.words.phrases import ranks_text
 
 FILE_NAME = "report.html"
 _TEMPLATES = Path(__file__).parent / "templates"
+_JOINTS = re.compile(r"(?<=\w[._/])(?=\w)")
 _FAULTS = {
     "last progress": "the culprit's last progress",
     "failed": "when the culprit failed",
@@ -87,8 +89,15 @@ def _templates() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters.update(place=place, ranges=rank_ranges, ranks=ranks_text, shown=shown, prose=_prose)
+    made.filters.update(
+        place=place, ranges=rank_ranges, ranks=ranks_text, shown=shown, prose=_prose, breakable=_breakable
+    )
     return made
+
+
+def _breakable(text: str) -> Markup:
+    """Long names may break after a dot or an underscore, on a phone, and nowhere else."""
+    return Markup("<wbr>").join(escape(piece) for piece in _JOINTS.split(text))
 
 
 def _prose(text: str) -> Markup:

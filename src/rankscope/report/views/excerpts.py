@@ -131,8 +131,9 @@ def _lines(first_line: int, text: Sequence[str], line: int, conditions: Sequence
     wanted = _within_function(first_line, text, line)
     for condition in conditions:
         wanted.update(range(condition - 1, condition + 2))
-        if abs(condition - line) <= _REACH:
-            wanted.update(range(min(condition, line), max(condition, line)))
+        between = range(min(condition, line), max(condition, line))
+        if len(between) <= _REACH and not any(_begins_function(text[at - first_line], len(text)) for at in between):
+            wanted.update(between)
     numbers = sorted(number for number in wanted if first_line <= number <= last_line)
     while numbers and not text[numbers[0] - first_line].strip():
         numbers.pop(0)
