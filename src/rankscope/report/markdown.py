@@ -124,4 +124,5 @@ _VERSIONS = ("torch", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "python")
 
 def _output(output: Output) -> str:
     lines = [*output.lines, *output.errors][-_MOST_LINES:]
-    return f"<details><summary>last output of {ranks_text(output.ranks)}</summary>\n\n{_fenced(lines, 'text')}\n\n</details>"
+    head = f"<details><summary>last output of {ranks_text(output.ranks)}</summary>"
+    return "\n\n".join((head, _fenced(lines, "text"), "</details>"))
