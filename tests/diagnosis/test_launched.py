@@ -142,6 +142,14 @@ def test_a_rank_that_works_while_the_others_wait_is_slow_and_they_are_not_blamed
     assert (verdict.outcome, blamed(verdict)) == ("slow", [2])
 
 
+def test_a_rank_on_a_line_of_its_own_may_not_have_come_to_the_call_yet() -> None:
+    ranks = (spinning(0, 1654, line=50), spinning(1, 1655, line=50), spinning(2, 1656, line=32))
+    verdict = attached(job(*ranks, ras=recorded("fixed_point")))
+    assert (verdict.outcome, verdict.certainty, blamed(verdict)) == ("hang", "possible", [2])
+    assert verdict.culprits[0].where is not None
+    assert verdict.culprits[0].where.line == 32
+
+
 def test_the_root_is_found_through_communicators_of_two() -> None:
     """Rank 0 waits for 1 in their group, rank 1 for 3 in theirs, and rank 3 does something else."""
     five, six = {"AllReduce": 5}, {"AllReduce": 6}
@@ -212,10 +220,10 @@ def test_a_difference_that_moves_on_is_none() -> None:
 
 
 def test_a_program_that_only_ran_ahead_of_its_gpu_made_no_progress() -> None:
-    ahead = {"stacks": stacks((40, 41, 69, 69), ITEM)}
+    ahead = stacks((40, 41, 69, 69), ITEM)
     before = RasLook(0.0, "2.28.9", True, (counted(*({"AllReduce": 70},) * 3),))
     after = RasLook(0.0, "2.28.9", True, (counted(*({"AllReduce": 99},) * 3),))
-    verdict = attached(job(*(spinning(n, 100 + n, **ahead) for n in range(3)), ras=looks(before, after)))
+    verdict = attached(job(*(spinning(n, 100 + n, stacks=ahead) for n in range(3)), ras=looks(before, after)))
     assert verdict.outcome == "unknown"
 
 

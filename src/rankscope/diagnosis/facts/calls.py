@@ -82,6 +82,25 @@ class Mismatch(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class WrongPair(Fact):
+    """Calls that were taken for one and are not."""
+
+    calls: tuple[Called | NotCome, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PairedAnyway(Fact):
+    """Calls that do not belong together were taken for one, and the job went on."""
+
+    group: str
+    place: int
+    since: int
+    """Collectives that the group has made after it."""
+    later: tuple[Called, ...] = ()
+    """Calls of other operations, sizes or roots that were paired because of it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Condition(Fact):
     """A condition in the user's code that decided which way ranks went."""
 

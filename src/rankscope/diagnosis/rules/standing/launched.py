@@ -87,7 +87,7 @@ def _instead(ranks: tuple[int, ...], launched: Launched, case: Case) -> Finding 
     return replace(found, because=(*counts[:_MOST_SHOWN], *found.because), victims=others)
 
 
-def _odd(odd: Collection[int], what: Fact, cause: str, launched: Launched, case: Case) -> Finding:
+def _odd(odd: frozenset[int], what: Fact, cause: str, launched: Launched, case: Case) -> Finding:
     evidence = case.evidence
     victims = tuple(sorted({rank for ranks in launched.counts.values() for rank in ranks} - set(odd)))
     slow = any(device_works(seen, evidence) for seen in evidence.ranks if seen.rank in odd)
@@ -103,11 +103,14 @@ def _odd(odd: Collection[int], what: Fact, cause: str, launched: Launched, case:
     )
 
 
-def _certainty(odd: Collection[int], launched: Launched, case: Case) -> Certainty:
-    """Likely where the difference stood for long enough, nobody went on, and the GPUs are seen to do nothing; a GPU
-    that does not tell may be in a long kernel."""
+def _certainty(odd: frozenset[int], launched: Launched, case: Case) -> Certainty:
+    """Likely where the difference stood for long enough, the GPUs are seen to do nothing, and all stand on one line. A
+    GPU that does not tell may be in a long kernel; a rank on a line of its own may not have come to the call yet."""
     idle = all(device_works(seen, case.evidence) is False for seen in case.evidence.ranks if seen.rank in odd)
-    return "likely" if idle and launched.over_s >= _LONG_ENOUGH_S else "possible"
+    together = len({views.current_where(seen) for seen in case.evidence.ranks}) == 1
+    if not idle or launched.over_s < _LONG_ENOUGH_S:
+        return "possible"
+    return "likely" if together or odd <= launched.ahead() else "possible"
 
 
 def _suspect(rank: int, what: Fact, evidence: Evidence) -> Suspect:
