@@ -40,7 +40,7 @@ def markdown(incident: Incident) -> str:
     references = "\n".join(f"- {plain(text)}" for text in verdict.references[:3])
     parts.append(f"**See**\n\n{references}" if references else "")
     parts.append(_about(incident))
-    for output in outputs(incident)[:_MOST_OUTPUTS]:
+    for output in outputs(incident)[0][:_MOST_OUTPUTS]:
         parts.append(_output(output))
     return "\n\n".join(filter(None, parts)) + "\n"
 

@@ -145,12 +145,14 @@ def _pictures(incident: Incident) -> dict[str, Any]:
 
 
 def _rest(incident: Incident) -> dict[str, Any]:
+    outputs, unshown = tables.outputs(incident)
     return {
         "ranks_table": tables.rank_rows(incident),
         "stages": tables.stage_rows(incident),
         "variables": tables.differing_variables(incident),
         "hosts": tables.host_rows(incident),
-        "outputs": tables.outputs(incident),
+        "outputs": outputs,
+        "outputs_unshown": unshown,
         "notes": tables.notes(incident),
         "about": _about(incident),
         "made_at": _clock(time.time()),
