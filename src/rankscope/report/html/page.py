@@ -31,6 +31,7 @@ from rankscope.report.words.phrases import ranks_text
 FILE_NAME = "report.html"
 _TEMPLATES = Path(__file__).parent / "templates"
 _JOINTS = re.compile(r"(?<=\w[._/])(?=\w)")
+_LONG_NAME = 20
 _FAULTS = {
     "last progress": "the culprit's last progress",
     "failed": "when the culprit failed",
@@ -96,8 +97,9 @@ def _templates() -> jinja2.Environment:
 
 
 def _breakable(text: str) -> Markup:
-    """Long names may break after a dot or an underscore, on a phone, and nowhere else."""
-    return Markup("<wbr>").join(escape(piece) for piece in _JOINTS.split(text))
+    """A long name may break after a dot or an underscore, on a phone; `train.py` stays whole."""
+    words = (_JOINTS.split(word) if len(word) > _LONG_NAME else [word] for word in text.split(" "))
+    return Markup(" ").join(Markup("<wbr>").join(map(escape, pieces)) for pieces in words)
 
 
 def _prose(text: str) -> Markup:
