@@ -234,6 +234,21 @@ def test_a_rank_in_a_collective_and_two_that_wait_for_their_gpus_blame_nobody() 
     assert (verdict.outcome, blamed(verdict)) == ("unknown", [])
 
 
+def test_a_rank_of_another_machine_is_not_blamed_for_its_count_alone() -> None:
+    ras = looks(RasLook(0.0, "2.28.9", True, (counted(*({"AllReduce": 6},) * 3, {"AllReduce": 5}),)))
+    verdict = attached(job(*(spinning(n, 100 + n) for n in range(3)), ras=ras, world=4))
+    assert (verdict.outcome, blamed(verdict)) == ("unknown", [])
+    assert any("rank 3 5, ranks 0-2 6" in line for line in verdict.because)
+    assert "rankscope attach" in verdict.next[0]
+
+
+def test_nobody_is_blamed_while_those_ahead_are_at_work() -> None:
+    ranks = (moving(0, 100), moving(1, 101), spinning(2, 102))
+    ras = looks(RasLook(0.0, "2.28.9", True, (counted({"AllReduce": 6}, {"AllReduce": 6}, {"AllReduce": 5}),)))
+    verdict = attached(job(*ranks, ras=ras))
+    assert (verdict.outcome, blamed(verdict)) == ("unknown", [])
+
+
 def test_processes_that_nccl_does_not_reach_are_told() -> None:
     ras = looks(RasLook(0.0, "2.28.9", False, (), (LostProcess(77, "192.0.2.9", False),), 4))
     verdict = attached(job(*(spinning(n, 100 + n) for n in range(3)), ras=ras, world=4))
