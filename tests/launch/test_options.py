@@ -20,6 +20,7 @@ OURS = {
     "stall_after",
     "no_probe",
     "json",
+    "report",
     "stages",
     "serialize_imports",
     "memory_limit",
