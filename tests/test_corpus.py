@@ -23,11 +23,8 @@ TWO_RANKS = "two_ranks"
 ALL = sorted(path.relative_to(RECORDED).as_posix() for path in RECORDED.glob("*/*.json.xz"))
 RECORDINGS = [path for path in ALL if not path.startswith(TWO_RANKS)]
 _UNSEEN_ON_GPU = (
-    "bias_terms",
-    "bucket_index",
     "damped_update",
     "edge_swap",
-    "epoch_hooks",
     "feature_usage",
     "fixed_point",
     "grid_training",
@@ -47,15 +44,11 @@ _UNSEEN_ON_GPU = (
     "unit_names",
 )
 NOT_RECORDED = {
-    "early_harbor": "the gradient that is watched stays finite; its NaN is told at the end of the run, without a rank",
     "jolly_walnut": "replicas of a reducer of the program's own are not known to be replicas",
     **dict.fromkeys(_UNSEEN_ON_GPU, "NCCL: not told rightly yet, or not run"),
 }
 """Case → why there is no recording of it with the right verdict."""
-NOT_YET_RIGHT = {
-    "distant_orchard": "who has other parameters is named, the line that loaded them is not",
-    "kindly_ferry": "an error of a library about a folder that another rank still makes is called an exception",
-}
+NOT_YET_RIGHT: dict[str, str] = {}
 """Case → what its verdict lacks; nobody else is blamed in it."""
 
 

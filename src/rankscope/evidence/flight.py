@@ -92,7 +92,7 @@ def _record(document: object) -> FlightRecord:
     top = as_dict(document, "the dump")
     collectives: list[Collective] = []
     names: dict[str, str] = {}
-    for number, item in enumerate(as_list(top.get("entries"), "entries")):
+    for number, item in enumerate(as_list(_entries(top), "entries")):
         entry = as_dict(item, f"entry {number}")
         collective = _collective(entry, number)
         collectives.append(collective)
@@ -100,6 +100,11 @@ def _record(document: object) -> FlightRecord:
     enqueued, completed = statuses(top.get("pg_status", {}), names)
     collectives.sort(key=lambda collective: collective.record_id)
     return FlightRecord(tuple(collectives), enqueued, completed, as_groups(top.get("pg_config", {})))
+
+
+def _entries(top: dict[Any, Any]) -> object:
+    """A recorder that has recorded nothing writes no list."""
+    return [] if top.get("entries", "") is None else top.get("entries")
 
 
 def statuses(value: object, names: Mapping[str, str]) -> tuple[dict[str, int], dict[str, int]]:
@@ -121,6 +126,7 @@ def _collective(entry: dict[Any, Any], number: int) -> Collective:
     pair = as_texts(entry.get("process_group", ["", ""]), "process_group")
     pg_id = as_word(entry.get("pg_id", ""), "pg_id")
     completed_ns = entry.get("time_discovered_completed_ns")
+    started_ns = entry.get("time_discovered_started_ns")
     timeout_ms = entry.get("timeout_ms")
     return Collective(
         record_id=as_integer(entry.get("record_id", number), "record_id"),
@@ -138,6 +144,7 @@ def _collective(entry: dict[Any, Any], number: int) -> Collective:
         input_dtypes=as_texts(entry.get("input_dtypes", []), "input_dtypes"),
         output_dtypes=as_texts(entry.get("output_dtypes", []), "output_dtypes"),
         completed_at=(as_integer(completed_ns, "time_discovered_completed_ns") / 1e9) if completed_ns else None,
+        started_at=(as_integer(started_ns, "time_discovered_started_ns") / 1e9) if started_ns else None,
         timeout_ms=None if timeout_ms is None else as_integer(timeout_ms, "timeout_ms"),
         thread=as_integer(entry.get("thread_id", 0), "thread_id"),
         frames=tuple(as_frame(frame) for frame in as_list(entry.get("frames", []), "frames")),

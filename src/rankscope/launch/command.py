@@ -76,7 +76,9 @@ def launch(arguments: list[str], pages_path: str) -> int:
             f"(give {node_key.VARIABLE}, --node-key-file or a shared --run-dir)"
         )
     policy = Policy(chosen.on_hang, chosen.on_nan, chosen.on_corrupt)
-    supervisor = Supervisor(job, policy, chosen.stall_after_s, lambda last: _show(last, run_folder, chosen.json))
+    supervisor = Supervisor(
+        job, policy, chosen.stall_after_s, lambda last: _show(last, run_folder, chosen.json), page=chosen.report
+    )
     teller = StageTeller(job, chosen.stages, _stage_sink(run_folder), live.say)  # type: ignore[arg-type]
     failure = _launch(config, entry, entry_arguments, chosen, job, supervisor, teller)
     return supervisor.conclude(failure)

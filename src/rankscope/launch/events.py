@@ -60,6 +60,8 @@ class Looked:
     """Stillness from which a wait counts as a likely hang."""
     elsewhere: bool = False
     """A rank of another node has failed: this is the look at it."""
+    given_up: bool = False
+    """Torch's watchdog has given a collective up: the job ends whatever is done about it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,8 @@ class RunOptions:
     stall_after_s: float | None
     """None: learned from the job."""
     json: bool
+    report: bool
+    """Leave a page after a good run too."""
     stages: str
     """`auto`, `on` or `off`."""
     serialize_imports: str
@@ -61,6 +63,7 @@ def parse(arguments: list[str]) -> RunOptions:
         on_corrupt=namespace.on_corrupt,
         stall_after_s=namespace.stall_after,
         json=namespace.json,
+        report=namespace.report,
         stages=namespace.stages,
         serialize_imports=namespace.serialize_imports,
         memory_limit=namespace.memory_limit,
@@ -156,6 +159,11 @@ def build_parser() -> argparse.ArgumentParser:
         "are read by the diagnosis",
     )
     ours.add_argument("--json", action="store_true", help="print the verdict as JSON on standard output at the end")
+    ours.add_argument(
+        "--report",
+        action="store_true",
+        help="leave report.html in the run's folder after a good run too; after a bad one it is always there",
+    )
     ours.add_argument(
         "--gpus",
         metavar="0,3|auto[:N]",
