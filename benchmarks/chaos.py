@@ -3,10 +3,10 @@
     python benchmarks/chaos.py --rounds 20 --seed 1
 
 Each round starts a small job of two ranks with loader workers, picks a victim and a blow, waits a random moment,
-strikes and lets the job end by itself. Then it looks for what must never be: a process that is left, a file outside of the
-run's folder, a folder in shared memory, evidence or a verdict that cannot be read, an exit code that disagrees with the
-verdict, a rank that is blamed and was not struck, a command that does not end within ten seconds of its job, a
-traceback of ours. The same seed gives the same rounds; the moment within a round is as exact as the machine.
+strikes and lets the job end by itself. Then it looks for what must never be: a process that is left, a file outside
+of the run's folder, a folder in shared memory, evidence or a verdict that cannot be read, an exit code that disagrees
+with the verdict, a rank that is blamed and was not struck, a command that does not end within ten seconds of its job,
+a traceback of ours. The same seed gives the same rounds; the moment within a round is as exact as the machine.
 """
 
 from __future__ import annotations
