@@ -243,6 +243,8 @@ def judge(it: Round, run: Path, struck: int | None) -> None:
     ):
         it.faults.append(f"code {it.code} and {it.outcome}")
     harmless = it.blow == "stop and continue" or struck is None
+    if it.victim in ("guard", "launcher") and not harmless and it.code == 0:
+        it.faults.append("the signal was lost")
     if harmless and it.outcome not in ("ok", "slow"):
         it.faults.append(f"{it.outcome} of a job that only paused")
     blamed = {culprit["rank"] for culprit in verdict["culprits"] if culprit["rank"] is not None}
