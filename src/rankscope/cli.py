@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from rankscope import __version__
 from rankscope.errors import RankscopeError, UsageError
+from rankscope.terminal_text import harmless
 
 USAGE = """\
 usage: rankscope VERB [arguments]
@@ -106,7 +107,7 @@ def main(arguments: list[str] | None = None) -> int:
             raise UsageError(f"no verb '{given[0]}'{_nearest(given[0])}; see 'rankscope --help'")
         return verb(given[1:])
     except RankscopeError as error:
-        print(f"rankscope: {error}", file=sys.stderr)
+        print(harmless(f"rankscope: {error}"), file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
         # Whoever read the output has had enough, as `head` does. Python must not complain about it at exit.

@@ -21,6 +21,7 @@ OURS = {
     "no_probe",
     "json",
     "stages",
+    "no_merge",
     "serialize_imports",
     "memory_limit",
     "low_memory",

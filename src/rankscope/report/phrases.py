@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import os
-import re
 import unicodedata
 
-_ESCAPES = re.compile(
-    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # colours and cursor moves
-    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f]).*?(?:\x07|\x1b\\|\x9c|$)"  # titles, links and the like
-    r"|\x1b[ -/]*[0-~]?",
-    re.DOTALL,
-)
+from rankscope.terminal_text import without_escapes
 
 
 def plain(text: str) -> str:
     """One line without terminal escapes or control characters: text of a job may carry any."""
     if text.isascii() and text.isprintable():
         return " ".join(text.split())
-    text = _ESCAPES.sub("", text)
+    text = without_escapes(text)
     return " ".join("".join(_visible(character) for character in text).split())
 
 
