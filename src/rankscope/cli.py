@@ -19,6 +19,8 @@ the line of your code, the cause and the fix.
 verbs:
   run        start a job; takes every option of torchrun         rankscope run --nproc-per-node 4 train.py
   attach     look at a job that hangs now, whoever started it    rankscope attach
+  top        a board of a job that runs: who does what, how      rankscope top
+             fast, and who waits for whom
   diagnose   say what happened, from a run's folder, dumps,      rankscope diagnose nccl_trace_rank_* train.log
              stacks or logs
   train      train a language model as such a job                rankscope train --debug
@@ -48,6 +50,12 @@ def _attach(arguments: list[str]) -> int:
     from rankscope.report.attach import attach_command
 
     return attach_command(arguments)
+
+
+def _top(arguments: list[str]) -> int:
+    from rankscope.report.top import top_command
+
+    return top_command(arguments)
 
 
 def _check(arguments: list[str]) -> int:
@@ -83,6 +91,7 @@ def _launch(arguments: list[str]) -> int:
 VERBS: dict[str, Callable[[list[str]], int]] = {
     "run": _run,
     "attach": _attach,
+    "top": _top,
     "diagnose": _diagnose,
     "check": _check,
     "gpus": _gpus,
