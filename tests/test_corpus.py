@@ -47,15 +47,11 @@ _UNSEEN_ON_GPU = (
     "unit_names",
 )
 NOT_RECORDED = {
-    "early_harbor": "the gradient that is watched stays finite; its NaN is told at the end of the run, without a rank",
     "jolly_walnut": "replicas of a reducer of the program's own are not known to be replicas",
     **dict.fromkeys(_UNSEEN_ON_GPU, "NCCL: not told rightly yet, or not run"),
 }
 """Case → why there is no recording of it with the right verdict."""
-NOT_YET_RIGHT = {
-    "distant_orchard": "who has other parameters is named, the line that loaded them is not",
-    "kindly_ferry": "an error of a library about a folder that another rank still makes is called an exception",
-}
+NOT_YET_RIGHT: dict[str, str] = {}
 """Case → what its verdict lacks; nobody else is blamed in it."""
 
 

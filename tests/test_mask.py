@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import ast
 import string
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankscope.mask import is_secret_name, mask_arguments, mask_code, mask_environment, mask_text
+from rankscope.mask import (
+    forget,
+    is_secret_name,
+    learn,
+    mask_arguments,
+    mask_code,
+    mask_environment,
+    mask_lines,
+    mask_text,
+)
 
 # Long enough not to occur by accident in the text around it.
 SECRETS = st.text(string.ascii_letters + string.digits + "/+=_.!$%&()[]{}@,;:|", min_size=10, max_size=40).map(
@@ -148,10 +158,73 @@ def test_known_forms(text: str, masked: str) -> None:
         "loss=0.3 step=12 tokens=4096",
         "connect to tcp://127.0.0.1:29500 failed",
         "python train.py --lr 0.1 --max-tokens 512",
+        "HEAD is now at 9139506 Analysis (9139506cd1bb2b8a1a1d2c7d1e0f5a6b7c8d9e0f)",
+        "sha256:4bf5122f344554c53bde2ebb8cd2b7e3d1600ad631c385a5d7cce23c7785459a",
+        "tensor([[ 0.1234, -1.5e-05, nan], [1.0000, 2.0000, 3.0000]], device='cuda:0', dtype=torch.bfloat16)",
+        "num_key_value_heads=8 pad_token_id=50256 eos_token_id: 2 max_token_length=512 bos_token='<s>'",
+        "key_padding_mask=None, attn_mask=None, need_weights=False",
+        "CUDA error: an illegal memory access was encountered at 0x7f43c0dead00",
+        "step 1200 | loss 2.3112 | 41,233 tokens/s | token 7 of 9",
+        "Traceback (most recent call last):",
+        'File "/home/someone/train.py", line 88, in push_metrics',
+        "the password for this host was not asked for",
+        "secrets are kept elsewhere; see the basic authorization guide",
+        "uuid 3f2504e0-4f89-11d3-9a0c-0305e82c3301 of node-7.cluster.local:29500",
+        "s3://bucket/path/to/shard-00012-of-01024.parquet",
+        "https://huggingface.co/meta-llama/Llama-3.1-8B/resolve/main/model-00001-of-00004.safetensors",
+        "ssh://git@github.com/team/repo.git",
+        "torch.Size([1, 2048, 4096]) vs torch.Size([1, 2048, 4095])",
+        "base64 of a batch: iVBORw0KGgoAAAANSUhEUgAAAAUAAAAFCAYAAACNbyblAAAAHElEQVQI12P4",
     ],
 )
 def test_innocent_text_stays(text: str) -> None:
     assert mask_text(text) == text
+
+
+def test_numbers_and_flags_of_options_stay() -> None:
+    command = ["train.py", "--num-key-value-heads", "8", "--pad-token-id=0", "--token-limit", "4096", "-u", "train.py"]
+    assert mask_arguments(command) == command
+
+
+@pytest.fixture
+def learnt() -> Iterator[None]:
+    learn(["--api-key", "hunter2hunter2", "--pw=Tr0ub4dor"], {"MY_TOKEN": "correct-horse", "PIN_PASSWORD": "1234"})
+    yield
+    forget()
+
+
+@pytest.mark.usefixtures("learnt")
+def test_what_was_called_a_secret_once_is_one_everywhere() -> None:
+    assert (
+        mask_text("login of hunter2hunter2 (Tr0ub4dor) failed: 'correct-horse'") == "login of *** (***) failed: '***'"
+    )
+    assert mask_code('connect("correct-horse")') == 'connect("***")'
+    assert mask_text("1234 steps; correct-horses") == "1234 steps; correct-horses"
+
+
+BODY = [f"MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSj{number:024d}" for number in range(4)]
+KEY = ["-----BEGIN PRIVATE KEY-----", *BODY, "q1==", "-----END PRIVATE KEY-----"]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        KEY,
+        ["R0: found:", *KEY, "R0: going on"],
+        KEY[2:],
+        KEY[:3],
+        ["key = '" + "\\n".join(KEY) + "'"],
+        [f"  {line}" for line in KEY],
+    ],
+    ids=["whole", "among others", "headless", "cut off", "escaped", "indented"],
+)
+def test_a_private_key_is_masked_over_all_its_lines(lines: list[str]) -> None:
+    masked = mask_lines(lines)
+    assert len(masked) == len(lines)
+    assert not [line for line in BODY for text in masked if line in text]
+    assert [line for line in masked if "going on" in line or "found" in line] == [
+        line for line in lines if "going on" in line or "found" in line
+    ]
 
 
 @given(st.lists(WORDS))

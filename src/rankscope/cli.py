@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from rankscope import __version__
 from rankscope.errors import RankscopeError, UsageError
+from rankscope.mask import learn
 from rankscope.terminal_text import harmless
 
 USAGE = """\
@@ -23,6 +24,7 @@ verbs:
              fast, and who waits for whom
   diagnose   say what happened, from a run's folder, dumps,      rankscope diagnose nccl_trace_rank_* train.log
              stacks or logs
+  report     the same as a page to send, markdown or a trace     rankscope report runs/1115-021233-train
   train      train a language model as such a job                rankscope train --debug
   prepare    turn text into the dataset of a training run        rankscope prepare --debug
   check      is this machine fit to train?                       rankscope check
@@ -56,6 +58,12 @@ def _top(arguments: list[str]) -> int:
     from rankscope.report.top import top_command
 
     return top_command(arguments)
+
+
+def _report(arguments: list[str]) -> int:
+    from rankscope.report.report_command import report_command
+
+    return report_command(arguments)
 
 
 def _check(arguments: list[str]) -> int:
@@ -93,6 +101,7 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
     "attach": _attach,
     "top": _top,
     "diagnose": _diagnose,
+    "report": _report,
     "check": _check,
     "gpus": _gpus,
     "train": _train,
@@ -110,6 +119,7 @@ def main(arguments: list[str] | None = None) -> int:
     if given[0] in ("-V", "--version"):
         print(f"rankscope {__version__}")
         return 0
+    learn(given, os.environ)  # what they call a secret stays one, in whatever text it turns up later
     try:
         verb = VERBS.get(given[0])
         if verb is None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rankscope.diagnosis.facts.endings import FailedAsConsequence, MemoryKiller
 from rankscope.diagnosis.rules.crashes.endings import explain_endings, explain_exception, explain_left
-from rankscope.evidence.model import EarlierException, HostEvidence, RaisedException, RankEvidence
+from rankscope.evidence.model import EarlierException, HostEvidence, NamedPath, RaisedException, RankEvidence
 from rankscope.evidence.tracebacks import find_tracebacks
 from rankscope.report.words import doing, headline, sentence
 from rankscope.report.words.advice import advise
@@ -93,6 +93,38 @@ def test_a_missing_file_is_a_race_only_when_another_rank_speaks_of_it() -> None:
     missing = failed(1, "FileNotFoundError", "[Errno 2] No such file or directory: '/cache/index.npy'")
     assert origin(missing, make.rank(0)).cause == "exception"
     assert origin(missing, make.rank(0, output_tail=("building /cache/index.npy",))).cause == "path-race"
+
+
+def with_path(rank: RankEvidence, path: NamedPath) -> RankEvidence:
+    return replace(rank, exceptions=tuple(replace(each, paths=(path,)) for each in rank.exceptions))
+
+
+def test_a_path_that_came_into_being_after_the_error_was_raced_for() -> None:
+    lost = failed(1, "OSError", "Repo id must be in the form 'name': '/out/base'", make.frame("train.py", 6, "main"))
+    later = NamedPath("/out/base", exists=True, changed_at=make.NOW)
+    assert origin(with_path(lost, later), victim(0)).cause == "path-race"
+    earlier = NamedPath("/out/base", exists=True, changed_at=make.NOW - 60)
+    assert origin(with_path(lost, earlier), victim(0)).cause == "exception"
+    other = failed(1, "ValueError", "loss is bad, see '/out/base'", make.frame("train.py", 6, "main"))
+    assert origin(with_path(other, later), victim(0)).cause == "exception"
+
+
+SOURCE = """def main():
+    rank = dist.get_rank()
+    if rank == 0:
+        convert(path)
+    log(rank)
+    model = load(path)
+"""
+
+
+@pytest.mark.parametrize(("line", "cause"), [(4, "path-race"), (5, "exception")])
+def test_a_path_that_another_rank_has_yet_to_make(line: int, cause: str) -> None:
+    """It must stand in a branch of its own, ahead of the line that failed."""
+    lost = failed(1, "OSError", "cannot load '/out/base'", make.frame("train.py", 6, "main"))
+    lost = with_path(lost, NamedPath("/out/base", exists=False))
+    busy = make.rank(0, make.stack("train.py", line, "main"), exit=None)
+    assert origin(lost, busy, source={"train.py": SOURCE}).cause == cause
 
 
 def test_the_error_of_a_loader_worker_is_placed_in_the_dataset() -> None:

@@ -8,7 +8,7 @@ import pytest
 from rankscope.diagnosis.facts import FACTS
 from rankscope.diagnosis.facts import numbers as facts
 from rankscope.diagnosis.verdict import Verdict
-from rankscope.evidence.model import Checksum, Evidence, Group, NonFinite, RankEvidence
+from rankscope.evidence.model import Checksum, Evidence, Group, NonFinite, RankEvidence, Stage
 from rankscope.report.conclude import conclude
 from rankscope.report.words import has_words
 
@@ -170,11 +170,39 @@ def test_program_that_ends_itself_because_of_it_is_no_crash() -> None:
     assert "nan-gradient" in [each.cause for each in other.alternatives]
 
 
+def loaded(index: int, file: str, line: int) -> Stage:
+    return Stage(
+        index=index,
+        label="loading a checkpoint",
+        words="Checkpoint loaded",
+        kind="load",
+        note="best.pt",
+        entered_at=1.0,
+        left_at=2.0,
+        number=index + 1,
+        failed=False,
+        announced=False,
+        always=False,
+        thread=1,
+        memory_before=0,
+        memory_after=0,
+        gpu_before=0,
+        gpu_after=0,
+        site=(make.frame(file, line, "restore"),),
+    )
+
+
 def replica(
-    number: int, values: list[float], *, group: str = "0", members: tuple[int, ...] = (0, 1, 2)
+    number: int,
+    values: list[float],
+    *,
+    group: str = "0",
+    members: tuple[int, ...] = (0, 1, 2),
+    loads: tuple[tuple[str, int], ...] = (),
 ) -> RankEvidence:
     sums = tuple(Checksum(16 * (at + 1), value, group, "head.weight") for at, value in enumerate(values))
-    progress = make.progress(steps=60, world=3, groups=(Group(group, "", members),), checksums=sums)
+    stages = tuple(loaded(index, file, line) for index, (file, line) in enumerate(loads))
+    progress = make.progress(steps=60, world=3, groups=(Group(group, "", members),), checksums=sums, stages=stages)
     return make.rank(number, make.stack("train.py", 40, "main"), progress=progress)
 
 
@@ -183,6 +211,25 @@ def test_replica_that_differs_from_the_majority_is_named() -> None:
     assert (verdict.outcome, verdict.cause, verdict.certainty) == ("corrupt", "parameters-diverged", "likely")
     assert blamed(verdict) == [1]
     assert "after 32 optimizer steps" in verdict.headline
+
+
+def test_the_checkpoint_that_one_rank_alone_loaded_is_the_line() -> None:
+    begin = (("train.py", 12),)
+    seen = [
+        replica(0, [1, 2.5, 3.5], loads=(*begin, ("train.py", 20), ("train.py", 20))),
+        replica(1, [1, 2, 3], loads=begin),
+        replica(2, [1, 2, 3], loads=begin),
+    ]
+    verdict = conclude(running(*seen))
+    assert (blamed(verdict), verdict.culprits[0].where and verdict.culprits[0].where.line) == ([0], 20)
+    assert "no other rank loaded a checkpoint at restore (train.py:20)" in verdict.headline
+    assert "only rank 0 loaded a checkpoint 2 times at restore (train.py:20)" in verdict.because
+    pair = (0, 1)
+    two = [
+        replica(0, [1, 2, 3], members=pair, loads=begin),
+        replica(1, [1, 2.5, 3.5], members=pair, loads=(*begin, ("train.py", 20))),
+    ]
+    assert blamed(conclude(running(*two))) == [1]
 
 
 def test_two_replicas_that_differ_name_nobody() -> None:

@@ -79,14 +79,19 @@ def machines() -> Iterator[list[Host]]:
 
 
 def start(
-    rankscope: Rankscope, machines: list[Host], ranks: list[int], *words: object, env: dict[str, str] | None = None
+    rankscope: Rankscope,
+    machines: list[Host],
+    ranks: list[int],
+    *words: object,
+    env: dict[str, str] | None = None,
+    share_folder: bool = True,
 ) -> list[Started]:
     """`rankscope run` on every machine, with so many ranks each."""
     started = []
     for number, (host, count) in enumerate(zip(machines, ranks, strict=True)):
         options = ["--nnodes", len(machines), "--node-rank", number, "--nproc-per-node", count]
         options += ["--master-addr", machines[0].address, "--master-port", 29511]
-        options += ["--run-dir", rankscope.folder / "run"]
+        options += ["--run-dir", rankscope.folder / ("run" if share_folder else f"run-{number}")]
         command = host.command(*COMMAND, "run", *options, *words)
         started.append(rankscope.command(*command, env={**(env or {}), "GLOO_SOCKET_IFNAME": "eth0"}))
     return started
@@ -123,6 +128,21 @@ def test_zoo_case_over_two_nodes_gets_the_same_verdict_on_both(
             assert not lines or (Path(culprit["where"]["file"]).name == case.expect.file)
             assert not lines or culprit["where"]["line"] in lines
         assert verdict["world_size"] == case.expect.nproc
+
+
+@pytest.mark.slow
+def test_without_a_common_key_the_speaking_node_diagnoses_and_both_end(
+    rankscope: Rankscope, machines: list[Host]
+) -> None:
+    """Each node has a folder, and so a key, of its own."""
+    case = load_case("loss_report")
+    nodes = start(rankscope, machines, [1, case.expect.nproc - 1], case.folder / "train.py", share_folder=False)
+    codes = [node.wait(150.0).code for node in nodes]
+    assert all(codes), codes
+    said = json.loads((rankscope.folder / "run-0" / machines[0].name / "verdict.json").read_bytes())
+    assert (said["outcome"], said["cause"]) == (case.expect.outcome, case.expect.cause), said
+    assert b"says (not verified" in nodes[1].err
+    print([node.err.decode()[-1500:] for node in nodes])
 
 
 def pids_on(host: Host) -> list[int]:
@@ -268,7 +288,7 @@ def test_many_lost_nodes_are_asked_at_the_same_time() -> None:
 class Team:
     """Launchers of one job in this process, over a real store, with made-up evidence."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, key: bytes | None = b"known to all of them") -> None:
         from torch._C._distributed_c10d import TCPStore
 
         self.store = TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=20), wait_for_workers=False)
@@ -287,6 +307,7 @@ class Team:
                 hand_over=self.rulings[number].append,
                 note=self.notes.append,
                 holds_store=number == 1,
+                key=key,
             )
             assert opened is not None
             self.nodes.append(opened)

@@ -26,6 +26,8 @@ OURS = {
     "memory_limit",
     "low_memory",
     "comm_debug",
+    "node_key_file",
+    "report",
     "gpus",
     "on_nan",
     "on_corrupt",

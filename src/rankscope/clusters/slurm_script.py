@@ -32,6 +32,13 @@ class SlurmJob:
     python: str = "python3"
 
 
+_KEY = """\
+# What the launchers say to each other is sealed with a key, which srun brings to the nodes.
+export RANKSCOPE_KEY="${RANKSCOPE_KEY:-$(od -An -N32 -tx1 /dev/urandom | tr -d ' \\n')}"
+
+"""
+
+
 def script(job: SlurmJob) -> str:
     """The whole batch script."""
     options = [f"--job-name={job.name}", f"--nodes={job.nodes}", "--ntasks-per-node=1", "--open-mode=append"]
@@ -47,11 +54,12 @@ def script(job: SlurmJob) -> str:
     head = "\n".join(f"#SBATCH {option}" for option in options)
     run = shlex.join([job.python, "-m", "rankscope", "run", *job.command])
     again = 'scontrol requeue "$SLURM_JOB_ID"' if job.requeue else 'echo "rankscope: the time is up; not requeued"'
+    key = _KEY if job.nodes > 1 else ""
     return f"""#!/bin/bash
 {head}
 
-# Before the time limit Slurm sends USR1 to this script only. The launchers then get TERM: they take a last look, ask
-# the ranks to end with TERM, on which a program saves its state, and the job is put back into the queue.
+{key}# Before the time limit Slurm sends USR1 to this script only. The launchers then get TERM: they take a last look,
+# ask the ranks to end with TERM, on which a program saves its state, and the job is put back into the queue.
 time_is_up=
 job=
 ask_to_stop() {{

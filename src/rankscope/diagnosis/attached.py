@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from rankscope.diagnosis import views
 from rankscope.diagnosis.advice import Advice
-from rankscope.diagnosis.facts.seen import EndedMeanwhile, Looked, NoRank, NoRankFound, NoRankVariable
+from rankscope.diagnosis.device import stands_in_device_wait
+from rankscope.diagnosis.facts.seen import EndedMeanwhile, LauncherAlone, Looked, NoRank, NoRankFound, NoRankVariable
 from rankscope.diagnosis.finding import Possibility, Ruling
 from rankscope.diagnosis.rules.standing.stand import movement
 from rankscope.diagnosis.seen import as_seen, could_not_read, unknown
@@ -26,7 +27,8 @@ def _still_for(seen: RankEvidence) -> float | None:
     times = [sample.at for sample in seen.processes]
     if len(times) < 2:
         return None
-    return 0.0 if views.moving(seen) else times[-1] - times[0]
+    # Whoever waits for a GPU uses the processor, and stands all the same.
+    return 0.0 if views.moving(seen) and not stands_in_device_wait(seen) else times[-1] - times[0]
 
 
 def as_watched(ruling: Ruling, evidence: Evidence) -> Ruling:
@@ -44,11 +46,18 @@ def as_no_rank(ruling: Ruling, evidence: Evidence, command: str) -> Ruling:
     """Of processes that nothing shows to be ranks, whatever they do. What a rule made of them stays an alternative."""
     pids = tuple(seen.pid for seen in evidence.ranks)
     looked = tuple(Looked(seen.rank, views.current_where(seen), movement(seen)) for seen in evidence.ranks[:4])
-    unread = could_not_read(list(evidence.ranks))
+    unread = could_not_read(list(evidence.ranks), evidence)
     because = (NoRankVariable(pids), *((unread,) if unread is not None else looked))
     others = (Possibility(ruling.cause, "possible", ruling.summary),) if ruling.cause is not None else ()
     steps = (Advice("give-ranks-by-pid"), Advice("run-with-rankscope"))
     return unknown(ruling, NoRank(pids, command), because, steps, others)
+
+
+def no_rank(pids: tuple[int, ...], command: str, *, launcher: bool) -> Ruling:
+    """Of processes that were given by their pids and cannot be ranks: nothing to look at."""
+    what = LauncherAlone(pids[0], command) if launcher else NoRank(pids, command)
+    steps = (Advice("try-again-soon"),) if launcher else (Advice("give-ranks-by-pid"),)
+    return unknown(Ruling(outcome="unknown", cause=None, certainty="possible", summary=what), what, (), steps)
 
 
 def nobody_found() -> Ruling:

@@ -18,12 +18,13 @@ from rankscope.diagnosis.rules.offline import rules as offline
 from rankscope.diagnosis.rules.offline.log_facts import known_messages, signs_of_life
 from rankscope.diagnosis.rules.offline.record_only import softened
 from rankscope.diagnosis.rules.setup import rules as setup
+from rankscope.diagnosis.rules.standing import launched
 from rankscope.diagnosis.rules.standing import rules as standing
 from rankscope.diagnosis.rules.standing.gpu import xid_fix, xid_lines
 from rankscope.diagnosis.rules.standing.stages import with_stages
 from rankscope.evidence.model import Evidence
 
-SUBJECTS = (crashes, divergence, numbers, offline, setup, standing)
+SUBJECTS = (crashes, divergence, launched, numbers, offline, setup, standing)
 """Importing them has registered their rules."""
 
 

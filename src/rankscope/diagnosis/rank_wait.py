@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, replace
 
 from rankscope.diagnosis import views
+from rankscope.diagnosis.device import stands_in_device_wait
 from rankscope.diagnosis.timeline import BEGUN, POINT_TO_POINT, SET_UP, Event, Timeline
 from rankscope.evidence.model import Call, Collective, Evidence, Frame, RankEvidence
 
@@ -315,4 +316,6 @@ def waits_unseen(seen: RankEvidence, timeline: Timeline) -> bool:
     inner = frames[: next((at for at, frame in enumerate(frames) if frame.user), len(frames))]
     if any("/torch/cuda/" in frame.file and frame.function == "synchronize" for frame in inner):
         return not seen.collectives and views.same_stack(seen) is True
+    if seen.progress is None and not seen.collectives and stands_in_device_wait(seen):
+        return True
     return seen.progress is None and any(frame.file.endswith("/distributed_c10d.py") for frame in inner)

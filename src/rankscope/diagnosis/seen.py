@@ -10,7 +10,10 @@ from dataclasses import replace
 
 from rankscope.diagnosis import views
 from rankscope.diagnosis.advice import Advice
+from rankscope.diagnosis.device import device_wait, device_works, stands_in_device_wait
+from rankscope.diagnosis.device_facts import device_facts, ras_facts
 from rankscope.diagnosis.facts import Fact
+from rankscope.diagnosis.facts.launched import GpusWork, StandsOnGpu
 from rankscope.diagnosis.facts.recorded import RecordedCall
 from rankscope.diagnosis.facts.seen import (
     CouldNotRead,
@@ -29,6 +32,7 @@ from rankscope.diagnosis.facts.seen import (
     StoodStill,
 )
 from rankscope.diagnosis.finding import Possibility, Ruling
+from rankscope.diagnosis.launched import read_launched
 from rankscope.diagnosis.rules.offline.log_facts import signs_of_life
 from rankscope.diagnosis.rules.offline.log_phases import phase_of, what_may_keep_it
 from rankscope.diagnosis.rules.offline.log_progress import last_steps, said_done, still_counts
@@ -41,10 +45,19 @@ LOOK_INSIDE = Advice("look-inside")
 READ_AS_USER = (Advice("attach-as-its-user"), Advice("allow-ptrace"))
 
 
-def went_on(seen: RankEvidence) -> bool:
+def went_on(seen: RankEvidence, evidence: Evidence) -> bool:
     """The rank got somewhere between the looks: another line, bytes, a step or call of its own, a collective that
-    completed. Processor time alone is no progress: a rank that waits may spin."""
-    if views.same_stack(seen) is False or views.works_through(seen):
+    completed or was launched, work of its GPU. Processor time alone is no progress: a rank that waits may spin. Nor is
+    the utilisation of a GPU: kernels that wait count as well."""
+    if _still_on_gpu(seen, evidence):
+        return False
+    launched = read_launched(evidence)
+    if launched is not None and launched.grew(seen.rank):
+        return True
+    waits = stands_in_device_wait(seen)
+    if waits and device_works(seen, evidence):
+        return True
+    if views.same_stack(seen) is False or (views.works_through(seen) and not waits):
         return True
     rate = views.io_rate(seen.processes)
     if rate is not None and rate >= views.LIFE_IO_BYTES_PER_S:
@@ -57,6 +70,15 @@ def went_on(seen: RankEvidence) -> bool:
     return noted or any(
         call.completed_at is not None and begun < call.completed_at <= ended for call in seen.collectives
     )
+
+
+def _still_on_gpu(seen: RankEvidence, evidence: Evidence) -> bool:
+    """At the end it stood in a wait for a GPU that does nothing. What it did before, launches too, was the program
+    running ahead of its GPU: it can do so by hundreds of calls."""
+    if device_works(seen, evidence) is not False or device_wait(seen) is None or len(seen.stacks) < 3:
+        return False
+    newest = replace(seen, stacks=seen.stacks[-3:])
+    return views.same_stack(newest) is True
 
 
 def as_seen(ruling: Ruling, evidence: Evidence) -> Ruling:
@@ -84,17 +106,41 @@ def _by_looks(ruling: Ruling, evidence: Evidence) -> Ruling | None:
         for seen in ranks[:_MOST_SHOWN]
         if seen.stacks or seen.processes
     )
-    if all(map(went_on, ranks)):
-        on = SeenToMove(tuple(seen.rank for seen in ranks))
-        return replace(ruling, certainty="likely", summary=on, because=looked)
-    unread = could_not_read(ranks)
+    told = (*ras_facts(evidence), *device_facts(evidence))
+    if all(went_on(seen, evidence) for seen in ranks):
+        return replace(ruling, certainty="likely", summary=_going_on(ranks, evidence), because=(*told, *looked))
+    unread = could_not_read(ranks, evidence)
     if unread is not None:
-        return unknown(ruling, unread, looked, READ_AS_USER)
+        return unknown(ruling, unread, (*told, *looked), READ_AS_USER)
+    if all(stands_in_device_wait(seen) and not went_on(seen, evidence) for seen in ranks):
+        return _stand_on_gpu(ruling, ranks, evidence, (*told, *looked))
     if any(len(seen.stacks) > 1 or len(seen.processes) > 1 for seen in ranks):
-        return unknown(ruling, stood_still(ranks), looked, (Advice("watch-it-longer"), Advice("run-with-rankscope")))
+        steps = (Advice("watch-it-longer"), Advice("run-with-rankscope"))
+        return unknown(ruling, stood_still(ranks, evidence), (*told, *looked), steps)
     unfinished = _unfinished(evidence)
     missing = (Advice("stacks-twice"),) if any(seen.stacks for seen in ranks) else (LOOK_INSIDE, Advice("give-logs"))
     return unknown(ruling, OneLook(tuple(unfinished)), tuple(unfinished.values())[:_MOST_SHOWN], missing)
+
+
+def _going_on(ranks: list[RankEvidence], evidence: Evidence) -> Fact:
+    numbers = tuple(seen.rank for seen in ranks)
+    on_gpu = all(stands_in_device_wait(seen) and device_works(seen, evidence) for seen in ranks)
+    return GpusWork(numbers) if on_gpu else SeenToMove(numbers)
+
+
+def _stand_on_gpu(ruling: Ruling, ranks: list[RankEvidence], evidence: Evidence, because: tuple[Fact, ...]) -> Ruling:
+    """Where every rank waits for its GPU, stacks do not show who began it: NCCL's counts or torch's recorder would."""
+    times = [sample.at for seen in ranks for sample in seen.processes]
+    over_s = max(times) - min(times) if times else 0.0
+    heard = any(host.ras for host in evidence.hosts)
+    lost = any(look.lost for host in evidence.hosts for look in host.ras)
+    steps = (
+        *((Advice("look-at-silent-host"),) if lost else ()),
+        Advice("record-nccl"),
+        *(() if heard else (Advice("ras-on"),)),
+        Advice("watch-it-longer"),
+    )
+    return unknown(ruling, StandsOnGpu(tuple(seen.rank for seen in ranks), over_s), because, steps)
 
 
 def _by_logs(ruling: Ruling, evidence: Evidence) -> Ruling:
@@ -164,9 +210,9 @@ def unknown(
     )
 
 
-def could_not_read(ranks: list[RankEvidence]) -> CouldNotRead | None:
+def could_not_read(ranks: list[RankEvidence], evidence: Evidence) -> CouldNotRead | None:
     """Ranks of which nothing shows what they do, with the reason that the reader gave."""
-    blind = [seen for seen in ranks if not seen.stacks and not seen.collectives and not went_on(seen)]
+    blind = [seen for seen in ranks if not seen.stacks and not seen.collectives and not went_on(seen, evidence)]
     # Without a process to look at, nobody tried: the files that were given hold no stacks.
     tried = [seen for seen in blind if seen.processes and "stacks" in seen.missing]
     if not tried:
@@ -174,8 +220,8 @@ def could_not_read(ranks: list[RankEvidence]) -> CouldNotRead | None:
     return CouldNotRead(tuple(seen.rank for seen in tried), tried[0].missing["stacks"])
 
 
-def stood_still(ranks: list[RankEvidence]) -> StoodStill:
-    still = [seen for seen in ranks if not went_on(seen)]
+def stood_still(ranks: list[RankEvidence], evidence: Evidence) -> StoodStill:
+    still = [seen for seen in ranks if not went_on(seen, evidence)]
     return StoodStill(
         tuple(seen.rank for seen in still if not busy(seen)),
         tuple(seen.rank for seen in still if busy(seen)),

@@ -16,8 +16,15 @@ POINT_TO_POINT = frozenset(
 )
 BEGUN = frozenset({"isend", "irecv"})
 """Messages that return at once and are waited for later."""
-ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
-SIZED = frozenset({"all_reduce", "allreduce", "broadcast", "reduce", "all_gather", "allgather", "reduce_scatter"})
+ROOTED = frozenset(
+    {"broadcast", "reduce", "gather", "scatter", "broadcast_object_list", "gather_object", "scatter_object_list"}
+)
+SIZED = frozenset(
+    {
+        *("all_reduce", "allreduce", "broadcast", "reduce", "all_gather", "allgather", "reduce_scatter"),
+        *("all_gather_into_tensor", "_all_gather_base", "reduce_scatter_tensor", "_reduce_scatter_base"),
+    }
+)
 """Every rank of the group must pass the same number of elements to these."""
 
 _SLACK_S = 5e-6
@@ -170,7 +177,7 @@ def _from_calls(rank: RankEvidence, calls: tuple[Call, ...], called: dict[str, i
             at=call.entered_at,
             done=call.left_at is not None and not call.failed,
             backend="",
-            numel=call.numel,
+            numel=-1 if call.op == "reduce_scatter" else call.numel,  # its first tensor is a share, of any size
             dtype=call.dtype,
             root=call.peer,
             step=call.step,

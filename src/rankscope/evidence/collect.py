@@ -14,6 +14,7 @@ from pathlib import Path
 from rankscope.errors import EvidenceError
 from rankscope.evidence import flight, gpus, kernel, pages, procfs, sources, stacks, tracebacks
 from rankscope.evidence.comm_logs import comm_lines
+from rankscope.evidence.communicators import RasLook
 from rankscope.evidence.installed_program import with_program
 from rankscope.evidence.model import (
     SCHEMA,
@@ -27,12 +28,16 @@ from rankscope.evidence.model import (
     RankEvidence,
     StackSample,
 )
+from rankscope.evidence.named_paths import with_paths
+from rankscope.evidence.nccl_looks import NcclLooks, begin_looks
 from rankscope.evidence.worker_socket import read_recorder
-from rankscope.mask import mask_text
+from rankscope.mask import mask_lines
 from rankscope.probe.signals import STACK_SIGNAL
 
 NEWEST_CALLS = 1500
 MOST_CHILDREN = 24
+_SPIN_SHARE = 0.3
+"""Of one core; a wait for a GPU takes a whole one, or more with NCCL's own threads."""
 _LOADER_WORKER_FILE = "/torch/utils/data/_utils/worker.py"
 
 
@@ -90,19 +95,26 @@ def collect(
 ) -> Evidence:
     """`ranks` is asked twice: at the start for whom to look at, and at the end for who has ended meanwhile.
 
-    `pause`: processes may be paused for a moment where only native frames tell more, and sent the probe's signal.
+    `pause`: processes may be paused for a moment where only native frames tell more, and sent the probe's signal. A
+    rank that uses the processor on one and the same line is looked into in any case: it may only wait for its GPU.
     """
     looks = [_begin(facts, known) for known in ranks()]
     living = [look for look in looks if look.known.exit is None]
-    with ThreadPoolExecutor(max_workers=8, thread_name_prefix="evidence") as pool:
+    with ThreadPoolExecutor(max_workers=10, thread_name_prefix="evidence") as pool:
+        pids = [look.pid for look in living]
+        nccl = begin_looks(pool, pids, facts.world_size, gap_s * (samples - 1))
         recorders = {look.known.rank: pool.submit(read_recorder, look.page) for look in living}
         for number in range(samples):
             if number:
                 time.sleep(gap_s)
             _sample(living)
         answers = {look.known.rank: pool.submit(_ask_listener, look.page) for look in living}
+        if nccl is not None:
+            nccl.look_again()
         if pause:
             _look_closer(living)
+        elif nccl is not None:
+            _look_into([look for look in living if _spins(look)])
         recorded = {rank: future.result() for rank, future in recorders.items()}
         answered = {rank: future.result() for rank, future in answers.items()}
     newest = {known.rank: known for known in ranks()}
@@ -115,7 +127,7 @@ def collect(
         trigger=trigger,
         world_size=facts.world_size,
         ranks=seen,
-        hosts=(_host(facts),),
+        hosts=(_host(facts, nccl),),
         sources=sources.read_sources(_frames_of(seen)),
         stall_after_s=facts.stall_after_s,
         attempt=facts.attempt,
@@ -205,14 +217,35 @@ def _look_closer(looks: Sequence[_Look]) -> None:
         for look in looks
         if len(look.stacks) >= 2 and all(any(thread.owns_gil for thread in stack.threads) for stack in look.stacks)
     ]
-    for pid, stack in stacks.sample_stacks(owners, native=True).items():
-        if isinstance(stack, StackSample):
-            next(look for look in looks if look.pid == pid).stacks.append(stack)
+    _look_into([look for look in looks if look.pid in owners])
     for look in looks:
         if not look.stacks and look.page is not None:
             sample = _stacks_by_signal(look)
             if sample is not None:
                 look.stacks.append(sample)
+
+
+def _look_into(looks: Sequence[_Look]) -> None:
+    """Native frames; each process is paused for a moment."""
+    found = stacks.sample_stacks([look.pid for look in looks], native=True)
+    for look in looks:
+        stack = found[look.pid]
+        if isinstance(stack, StackSample):
+            look.stacks.append(stack)
+
+
+def _spins(look: _Look) -> bool:
+    """The last samples found the main thread on the same lines, and the process used the processor."""
+    lines = {
+        tuple((frame.file, frame.line) for frame in thread.frames)
+        for stack in look.stacks[-2:]
+        for thread in stack.threads
+        if thread.main
+    }
+    if len(look.stacks) < 2 or len(lines) != 1 or len(look.processes) < 2:
+        return False
+    first, last = look.processes[0], look.processes[-1]
+    return last.cpu_s - first.cpu_s >= _SPIN_SHARE * (last.at - first.at)
 
 
 def _stacks_by_signal(look: _Look) -> StackSample | None:
@@ -223,6 +256,9 @@ def _stacks_by_signal(look: _Look) -> StackSample | None:
         status = Path(f"/proc/{look.pid}/status").read_text(encoding="utf-8")
         caught = int(next(line for line in status.splitlines() if line.startswith("SigCgt")).split()[1], 16)
         if not caught >> (STACK_SIGNAL - 1) & 1:
+            return None
+        if not _has_open(look.pid, file):
+            look.missing["stacks on a signal"] = "the program has closed the file that they would go to"
             return None
         before = file.stat().st_size
         os.kill(look.pid, STACK_SIGNAL)
@@ -237,6 +273,20 @@ def _stacks_by_signal(look: _Look) -> StackSample | None:
         look.missing["stacks on a signal"] = f"{type(error).__name__}: {error}"
         return None
     return StackSample(at=time.time(), threads=threads, source="faulthandler") if threads else None
+
+
+def _has_open(pid: int, file: Path) -> bool:
+    """Whether the process still has it: the handler knows a number only, and would write into whatever has it now."""
+    wanted = file.stat()
+    try:
+        names = os.listdir(f"/proc/{pid}/fd")
+    except PermissionError:
+        return True  # nobody may look; the probe minds it by itself too
+    for name in names:
+        with contextlib.suppress(OSError):  # closed meanwhile
+            if os.path.samestat(os.stat(f"/proc/{pid}/fd/{name}"), wanted):
+                return True
+    return False
 
 
 def _ask_listener(page: Path | None) -> tuple[tuple[RaisedException, ...], StackSample] | str:
@@ -296,10 +346,10 @@ def _finish(
         collectives=record.collectives if record is not None else (),
         last_enqueued=record.last_enqueued if record is not None else {},
         last_completed=record.last_completed if record is not None else {},
-        exceptions=tuple(exceptions),
+        exceptions=with_paths(exceptions),
         crash_stack=_crash_stack(look.page, known),
-        output_tail=tuple(map(mask_text, known.output_tail)),
-        error_tail=(*map(mask_text, known.error_tail), *comm_lines(facts.comm_logs, look.pid)),
+        output_tail=mask_lines(known.output_tail),
+        error_tail=(*mask_lines(known.error_tail), *comm_lines(facts.comm_logs, look.pid)),
         environment=read_environment(look.pid),
         still_for_s=known.still_for_s,
         missing=missing,
@@ -329,12 +379,19 @@ def read_environment(pid: int) -> dict[str, str]:
         return {}
 
 
-def _host(facts: JobFacts) -> HostEvidence:
+def _host(facts: JobFacts, nccl: NcclLooks | None) -> HostEvidence:
     missing: dict[str, str] = {}
     devices = gpus.read_gpus()
     if isinstance(devices, str):
         missing["gpus"] = devices
         devices = ()
+    told: tuple[RasLook, ...] = ()
+    if nccl is not None:
+        work = nccl.work()
+        devices = tuple(replace(gpu, work=work.get(gpu.index)) for gpu in devices)
+        told, why = nccl.answers()
+        if why:
+            missing["nccl ras"] = why
     lines = kernel.kernel_lines(facts.started_at)
     if isinstance(lines, str):
         missing["kernel log"] = lines
@@ -352,6 +409,7 @@ def _host(facts: JobFacts) -> HostEvidence:
         oom_kills=kills,
         memory_total_bytes=total,
         memory_available_bytes=available,
+        ras=told,
         missing=missing,
     )
 

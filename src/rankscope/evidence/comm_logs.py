@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rankscope.mask import mask_text
+from rankscope.mask import mask_lines
 
 _TAIL_BYTES = 1 << 20
 _MOST_LINES = 40
@@ -25,4 +25,4 @@ def comm_lines(folder: Path | None, pid: int) -> tuple[str, ...]:
         except OSError:
             continue  # it was removed meanwhile; the rank's own output is still there
         found += [line for line in text.splitlines() if any(word in line for word in _TELLING)]
-    return tuple(map(mask_text, found[-_MOST_LINES:]))
+    return mask_lines(found[-_MOST_LINES:])

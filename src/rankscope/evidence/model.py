@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from rankscope.evidence.communicators import RasLook
+from rankscope.evidence.device_work import DeviceWork
+
 SCHEMA = 1
 
 
@@ -327,6 +330,15 @@ class EarlierException:
 
 
 @dataclass(frozen=True, slots=True)
+class NamedPath:
+    """A file or folder that an exception names, as it was when the evidence was taken."""
+
+    path: str
+    exists: bool
+    changed_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class RaisedException:
     type: str
     message: str
@@ -338,6 +350,7 @@ class RaisedException:
     thread: str = "MainThread"
     chain: tuple[EarlierException, ...] = ()
     """What led to it, the first that was raised first; the exception itself is not among them."""
+    paths: tuple[NamedPath, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,6 +438,8 @@ class Gpu:
     memory_total_bytes: int | None
     temperature_c: int | None
     pids: tuple[int, ...] = ()
+    work: DeviceWork | None = None
+    """What it did while the evidence was taken; None where nobody asked, or the driver does not tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -437,6 +452,8 @@ class HostEvidence:
     """Kills by the memory controller since the job began, in the job's cgroup."""
     memory_total_bytes: int | None = None
     memory_available_bytes: int | None = None
+    ras: tuple[RasLook, ...] = ()
+    """What NCCL itself told of the job, at the beginning and at the end of the look."""
     missing: dict[str, str] = field(default_factory=dict)
 
 
@@ -455,6 +472,8 @@ class NodeEvidence:
     silent_for_s: float | None = None
     seen_from: str = ""
     """The host that found it so."""
+    verified: bool = True
+    """What it said was under the seal of the job's key: nobody else can have said it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,8 @@ from rankscope.probe import page as layout
 from rankscope.whose_code import is_user_file
 
 _SOURCES = {layout.EXCEPTION: "hook", layout.EXCEPTION_AT_EXIT: "exit", layout.EXCEPTION_OF_THREAD: "thread"}
+_FREE_TEXTS = (layout.TEXT, layout.ERROR)
+"""What the program says in its own words: names of stages, notes, errors. The others hold texts among their parts."""
 
 
 class Heap:
@@ -28,7 +30,8 @@ class Heap:
             start = at + layout.HEAP_ENTRY.size
             if start + length > len(data):
                 break
-            self._entries.append((kind, data[start : start + length].decode("utf-8", "replace")))
+            text = data[start : start + length].decode("utf-8", "replace")
+            self._entries.append((kind, mask_text(text) if kind in _FREE_TEXTS else text))
             at = start + length
         self.bytes_read += at
 
@@ -83,7 +86,7 @@ class Heap:
                     tensors=tuple(filter(None, names.split(", "))),
                     count=int(count),
                     local=local == "1",
-                    detail=detail,
+                    detail=mask_text(detail),
                     site=_site_frames(frames),
                 )
             )

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import msgspec
 from rankscope.errors import EvidenceError
 from rankscope.evidence.encode import to_json
 from rankscope.evidence.model import SCHEMA, Evidence, RankEvidence
+from rankscope.private_files import make_private_folder, write_private
 
 FILE_NAME = "evidence.json"
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -32,10 +31,10 @@ def save_evidence(evidence: Evidence, folder: Path) -> None:
     """
     path = folder / FILE_NAME
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folder(folder)
         for version in _ever_smaller(evidence):
             try:
-                return _replace_file(path, to_json(version))
+                return write_private(path, to_json(version), sync=True)
             except OSError as error:
                 if error.errno not in _NO_ROOM:
                     raise
@@ -74,21 +73,6 @@ def _find(path: Path) -> Path:
         if file.exists():
             return file
     raise EvidenceError(f"{path} holds no {FILE_NAME}: give the folder of a run")
-
-
-def _replace_file(path: Path, data: bytes) -> None:
-    """A reader sees the old file or the new one, never a part."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        with open(fd, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(fd)
-        temporary.rename(path)
-    finally:
-        with suppress(OSError):  # After the rename it is not there; where it cannot be removed, the write says why.
-            temporary.unlink()
 
 
 def _ever_smaller(evidence: Evidence) -> Iterator[Evidence]:

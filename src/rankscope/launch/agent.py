@@ -101,6 +101,7 @@ class ScopeAgent(LocalElasticAgent):
                 collect=self._job.collect,
                 hand_over=self._supervisor.feed,
                 note=self._job.note_problem,
+                key=self._job.node_key,
             )
         except (ChannelLost, RuntimeError, OSError) as error:
             self._job.note_problem(f"the other nodes could not be reached: {type(error).__name__}: {error}")

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from rankscope.errors import UsageError
+from rankscope.private_files import make_own_folder
 
 FOLDER = "comm"
 _SETTINGS = {
@@ -20,7 +21,7 @@ def set_comm_debug(run_folder: Path) -> str:
     """Sets what the user has not; says what. NCCL's lines go to `comm/` in the run's folder."""
     folder = run_folder / FOLDER
     try:
-        folder.mkdir(exist_ok=True)
+        make_own_folder(folder)
     except OSError as error:
         raise UsageError(f"--comm-debug: '{folder}' cannot be made: {error.strerror}") from error
     wanted = {**_SETTINGS, "NCCL_DEBUG_FILE": str(folder.resolve() / "nccl-%h-%p.log")}

@@ -19,12 +19,14 @@ from rankscope.diagnosis.verdict import Verdict
 from rankscope.errors import UsageError
 from rankscope.launch import afterwards, beforehand, comm_debug, environment, folder, limits, options, program
 from rankscope.launch.job import Job
+from rankscope.launch.nodes import node_key
 from rankscope.launch.output import OutputPump
 from rankscope.launch.run_state import Policy
 from rankscope.launch.sinks import LogFile
 from rankscope.launch.stage_teller import StageTeller
 from rankscope.launch.status_line import StatusLine
 from rankscope.launch.supervisor import Supervisor
+from rankscope.private_files import make_private_folder
 from rankscope.report import live, progress_words, terminal
 from rankscope.report.screen import open_screen
 from rankscope.versions import versions
@@ -42,6 +44,7 @@ def launch(arguments: list[str], pages_path: str) -> int:
     program.name_program(chosen.torch)
     several = socket.gethostname() if config.max_nodes > 1 else None
     run_folder = folder.make_run_folder(chosen.run_dir, chosen.torch.training_script, several)
+    key = node_key.find_key(chosen.node_key_file, chosen.run_dir if several else None)
     installed = versions()
     command = ["rankscope", "run", *arguments]
     folder.describe_run(
@@ -75,8 +78,16 @@ def launch(arguments: list[str], pages_path: str) -> int:
         live.say(told if chosen.stages == "on" else "")
     pump = OutputPump(sys.stdout.buffer, sys.stderr.buffer, merge=chosen.merge, screen=screen)
     job = Job(run_folder, pages, tuple(command), installed, pump)
+    job.node_key = key
+    if several and key is None:
+        live.say(
+            "the nodes share no key: what they say to each other is told and stops nothing "
+            f"(give {node_key.VARIABLE}, --node-key-file or a shared --run-dir)"
+        )
     policy = Policy(chosen.on_hang, chosen.on_nan, chosen.on_corrupt)
-    supervisor = Supervisor(job, policy, chosen.stall_after_s, lambda last: _show(last, job, chosen.json))
+    supervisor = Supervisor(
+        job, policy, chosen.stall_after_s, lambda last: _show(last, job, chosen.json), page=chosen.report
+    )
     teller = StageTeller(job, chosen.stages, keep, live.show, live.say)
     helpers: list[Helper] = [teller]
     if screen is not None:
@@ -159,7 +170,7 @@ def _log_folder(run_folder: Path, chosen: options.RunOptions) -> Path:
         return run_folder / "logs"
     path = Path(chosen.torch.log_dir) / f"{chosen.torch.rdzv_id}_{uuid.uuid4().hex[:8]}"
     try:
-        path.mkdir(parents=True)
+        make_private_folder(path)
         (run_folder / "logs").symlink_to(path.resolve(), target_is_directory=True)
     except OSError as error:
         raise UsageError(f"--log-dir '{chosen.torch.log_dir}' cannot be written: {error.strerror}") from error

@@ -20,6 +20,7 @@ from rankscope.diagnosis.facts.run import (
     EvidenceElsewhere,
     LookFailed,
     NobodyNamed,
+    Overheard,
     SaidMeanwhile,
 )
 from rankscope.diagnosis.finding import Ruling
@@ -39,6 +40,7 @@ AGAIN_S = 1.0
 SAME_SIGNAL_S = 0.25
 """`timeout` and schedulers send a signal to the process and to its group: that is one request, not two."""
 NOTICE_S = 10.0
+OVERHEARD_LENGTH = 200
 _STRENGTH: dict[Certainty | None, int] = {None: 0, "possible": 0, "likely": 1, "proven": 2}
 
 Step = tuple[State, tuple[Action, ...]]
@@ -87,7 +89,10 @@ def _looked(state: State, event: on.Looked) -> Step:
         return state, ()  # a look at numbers says nothing about stillness
     if _is_hang(ruling):
         news = _STRENGTH[ruling.certainty] > _STRENGTH[state.reported]
-        return _hang(state, pronounce(ruling), evidence) if news else (state, ())
+        # What rests on others' words alone may be said again, once the ranks of this node have been still themselves.
+        due = state.reported is not None and not state.stopped_for and _rests_on_hearsay(evidence)
+        again = due and event.still_s >= NOTICE_S > state.reported_still_s
+        return _hang(state, pronounce(ruling), evidence, event.still_s) if news or again else (state, ())
     if ruling.outcome in ("slow", "hang") and ruling.culprits and event.still_s >= min(NOTICE_S, event.patience_s):
         return _notice(state, pronounce(ruling))
     if ruling.outcome == "unknown" and event.still_s >= event.patience_s:
@@ -103,19 +108,25 @@ def _is_hang(ruling: Ruling) -> bool:
     return ruling.outcome == "hang" and ruling.certainty in ("proven", "likely")
 
 
-def _hang(state: State, verdict: Verdict, evidence: Evidence) -> Step:
+def _hang(state: State, verdict: Verdict, evidence: Evidence, still_s: float) -> Step:
     wish = state.policy.on_hang
     stop = wish in ("stop", "restart") or (wish == "auto" and verdict.certainty == "proven")
+    stop = stop and (still_s >= NOTICE_S or not _rests_on_hearsay(evidence))
     restart = wish == "restart" and state.restarts_left > 0
     state, keep = _find(state, verdict, evidence, "hang")
-    state = replace(state, reported=verdict.certainty)
+    state = replace(state, reported=verdict.certainty, reported_still_s=still_s)
     option = f"--on-hang {wish}"
-    line: live.Line = live.Detected(keep.verdict, "restart" if restart else "watch", option)
+    line: live.Line = live.Detected(keep.verdict, "restart" if restart and stop else "watch", option)
     if stop and not restart:
         line = live.Ending(keep.verdict, "the job", option)
     tell = on.Tell(line)
     state, ask = _ask(state, "hang", restart=restart) if stop else (state, ())
     return state, (keep, *_tell_nodes(state, keep.verdict, stop, "hang"), tell, *ask)
+
+
+def _rests_on_hearsay(evidence: Evidence) -> bool:
+    """Evidence of other nodes came without the job's seal: it may inform, and stops no rank that goes on."""
+    return any(not node.verified for node in evidence.nodes)
 
 
 def _notice(state: State, verdict: Verdict) -> Step:
@@ -179,8 +190,9 @@ def _failed_elsewhere(state: State, verdict: Verdict, evidence: Evidence) -> Ste
     if state.found_for == "failure" or state.phase not in ("running", "asked", "looking"):
         return state, ()
     state, keep = _find(state, verdict, evidence, "failure")
-    told = _tell_nodes(state, keep.verdict, True, "failure")
-    state, obeyed = _obey(state, keep.verdict, "failure", stop=True)
+    stop = not _rests_on_hearsay(evidence)  # where it is true, the ranks here fail with it or stand still
+    told = _tell_nodes(state, keep.verdict, stop, "failure")
+    state, obeyed = _obey(state, keep.verdict, "failure", stop=stop)
     return state, (keep, *told, *obeyed)
 
 
@@ -190,6 +202,8 @@ def _failed_elsewhere(state: State, verdict: Verdict, evidence: Evidence) -> Ste
 def _ruled(state: State, event: on.Ruled) -> Step:
     if state.phase in ("closing", "killed", "over"):
         return state, ()
+    if not event.verified:
+        return _overheard(state, event)
     if event.verdict.outcome == "ok":
         # The speaker saw nothing; what ails a rank here is looked at here.
         return _look_alone(state) if state.phase == "awaiting" else (state, ())
@@ -210,6 +224,18 @@ def _ruled(state: State, event: on.Ruled) -> Step:
         state, release = _release(state)
         actions = (*actions, *release)
     return state, (on.Write(verdict), *actions)
+
+
+def _overheard(state: State, event: on.Ruled) -> Step:
+    """Who said that is not known: it is told as what it is, orders nothing, and what ails a rank here is looked at
+    here."""
+    state, actions = _look_alone(state) if state.phase == "awaiting" else (state, ())
+    said = Overheard(event.speaker, event.verdict.headline[:OVERHEARD_LENGTH])
+    key = f"overheard {said}"
+    if event.verdict.outcome == "ok" or key in state.told:
+        return state, actions
+    state = replace(state, told=state.told | {key}, notes=(*state.notes, said))
+    return state, (on.Tell(live.Said(said)), *actions)
 
 
 def _obey(state: State, verdict: Verdict, reason: Reason, *, stop: bool) -> Step:

@@ -91,6 +91,8 @@ class Ruled:
     signal: int | None
     speaker: str
     """Its host."""
+    verified: bool = True
+    """It has the job's key; a word without may inform, and stops nothing."""
 
 
 @dataclass(frozen=True, slots=True)

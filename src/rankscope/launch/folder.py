@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 
 from rankscope.errors import UsageError
+from rankscope.mask import mask_arguments, mask_text
+from rankscope.private_files import NotOurs, make_private_folder, write_private
 
 MARK = "run.json"
 
@@ -20,24 +22,28 @@ def make_run_folder(wanted: Path | None, script: str, host: str | None = None) -
     """
     if wanted is not None:
         wanted = wanted / host if host is not None else wanted
-        if (wanted / MARK).exists():
+        if (wanted / MARK).exists() and not wanted.is_symlink() and wanted.stat().st_uid == os.geteuid():
             _move_aside(wanted)
-        return _create(wanted, exist_ok=True)
+        return _create(wanted)
     name = re.sub(r"[^\w.-]+", "-", Path(script).stem) or "job"
     stem = f"{time.strftime('%m%d-%H%M%S')}-{name}" + (f"-{host}" if host is not None else "")
     for number in range(1, 1000):
         path = Path("runs") / (stem if number == 1 else f"{stem}-{number}")
         if not path.exists():
-            return _create(path, exist_ok=False)
+            return _create(path)
     raise UsageError("runs/: too many runs started in this second; give --run-dir")
 
 
-def _create(path: Path, *, exist_ok: bool) -> Path:
+def _create(path: Path) -> Path:
     try:
-        path.mkdir(parents=True, exist_ok=exist_ok)
-        probe = path / ".writable"
-        probe.write_bytes(b"")
-        probe.unlink()
+        make_private_folder(path)
+        write_private(path / ".writable", b"")
+        (path / ".writable").unlink()
+    except NotOurs as error:
+        raise UsageError(
+            f"the run folder '{path}' {error.strerror}: nothing is written there. "
+            "Give one with --run-dir that is yours, or that does not exist yet"
+        ) from error
     except OSError as error:
         raise UsageError(
             f"the run folder '{path}' cannot be written: {error.strerror}. Give another one with --run-dir"
@@ -60,13 +66,13 @@ def _move_aside(path: Path) -> None:
 def describe_run(folder: Path, command: list[str], versions: dict[str, str], options: dict[str, object]) -> None:
     """What was started, when and how; best effort, as the job matters more."""
     content = {
-        "command": command,
+        "command": mask_arguments(command),
         "started_at": time.time(),
-        "folder": os.getcwd(),
+        "folder": mask_text(os.getcwd()),
         "versions": versions,
         "options": options,
     }
     try:
-        (folder / MARK).write_text(json.dumps(content, indent=2, default=str) + "\n", encoding="utf-8")
+        write_private(folder / MARK, (json.dumps(content, indent=2, default=str) + "\n").encode())
     except OSError as error:
         raise UsageError(f"the run folder '{folder}' cannot be written: {error.strerror}") from error

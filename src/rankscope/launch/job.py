@@ -19,6 +19,8 @@ from rankscope.evidence.pages import read_page
 from rankscope.launch.events import End
 from rankscope.launch.nodes.exchange import Exchange
 from rankscope.launch.output import OutputPump
+from rankscope.mask import mask_arguments, mask_text
+from rankscope.private_files import write_private
 from rankscope.report.words import sentence
 
 
@@ -59,7 +61,9 @@ class Job:
         self.stall_after_s: float | None = None
         self.nodes: Exchange | None = None
         """The other launchers of a job on several machines."""
-        self._command = command
+        self.node_key: bytes | None = None
+        """What they all know and nobody else does."""
+        self._command = tuple(mask_arguments(command))
         self.versions = versions
         self._oom_kills = kernel.oom_kill_count()
         self._collecting = threading.Lock()
@@ -72,7 +76,7 @@ class Job:
         self.ranks = ranks
         text = json.dumps({str(process.rank): process.pid for process in ranks})
         try:
-            (self.folder / "ranks.json").write_text(text + "\n", encoding="utf-8")
+            write_private(self.folder / "ranks.json", f"{text}\n".encode())
         except OSError as error:
             self.note_problem(f"ranks.json: {error.strerror}")
 
@@ -80,6 +84,7 @@ class Job:
 
     def note_problem(self, text: str) -> None:
         """Something of ours that could not be kept; told once at the end."""
+        text = mask_text(text)
         if text not in self.problems:
             self.problems = (*self.problems, text)
 
@@ -120,7 +125,7 @@ class Job:
         """What the ranks started with, for later: `environment.json`."""
         content = {"versions": self.versions, "gpus": gpus, "ranks": environments}
         try:
-            (self.folder / "environment.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+            write_private(self.folder / "environment.json", (json.dumps(content, indent=2) + "\n").encode())
         except OSError as error:
             self.note_problem(f"environment.json: {error.strerror}")
 

@@ -10,6 +10,7 @@ from typing import Any
 from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs, Std
 
 from rankscope.launch.output import Name, OutputPump
+from rankscope.private_files import make_own_folder
 
 
 class PumpLogs(LogsSpecs):
@@ -23,7 +24,7 @@ class PumpLogs(LogsSpecs):
     ) -> None:
         super().__init__(log_dir=str(folder))
         self._pump = pump
-        self._folder = folder
+        self._folder = folder.absolute()  # the ranks are told of it, and programs change their folder
         self._redirects: Any = given._redirects
         self._shown: set[int] | None = given._local_ranks_filter
         self._label = label
@@ -37,14 +38,15 @@ class PumpLogs(LogsSpecs):
         """Called by elastic at every start of the ranks."""
         attempt = next(iter(envs.values()), {}).get("TORCHELASTIC_RESTART_COUNT", "0")
         folder = self._folder / f"attempt_{attempt}"
+        make_own_folder(self._folder)
+        make_own_folder(folder)
         destination = LogsDest()
         for stream in ("stdout", "stderr"):
             if self._copies.get(stream):
-                folder.mkdir(parents=True, exist_ok=True)
                 self._pump.add_copy(stream, self._copies[stream], folder / f"filtered_{stream}.log")
         for local_rank, variables in envs.items():
             own = folder / str(local_rank)
-            own.mkdir(parents=True, exist_ok=True)
+            make_own_folder(own)
             prefix, name = self._prefix(local_rank, variables)
             destination.stdouts[local_rank] = self._pump.open(
                 (local_rank, "stdout"), prefix, own / "stdout.log", self._on_console(local_rank, Std.OUT), name

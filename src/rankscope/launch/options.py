@@ -27,6 +27,8 @@ class RunOptions:
     stall_after_s: float | None
     """None: learned from the job."""
     json: bool
+    report: bool
+    """Leave a page after a good run too."""
     stages: Stages
     merge: bool
     """Equal lines of several ranks are shown once."""
@@ -37,6 +39,7 @@ class RunOptions:
     gpus: str | None = None
     """As the user wrote it; None leaves the choice to CUDA_VISIBLE_DEVICES."""
     wait_for_gpus: bool = False
+    node_key_file: Path | None = None
     processes_given: bool = True
     """The user said how many ranks a node gets."""
 
@@ -60,6 +63,7 @@ def parse(arguments: list[str]) -> RunOptions:
         on_corrupt=namespace.on_corrupt,
         stall_after_s=namespace.stall_after,
         json=namespace.json,
+        report=namespace.report,
         stages=namespace.stages,
         merge=not namespace.no_merge,
         serialize_imports=namespace.serialize_imports,
@@ -68,6 +72,7 @@ def parse(arguments: list[str]) -> RunOptions:
         comm_debug=namespace.comm_debug,
         gpus=namespace.gpus,
         wait_for_gpus=namespace.wait,
+        node_key_file=namespace.node_key_file,
         processes_given=given,
     )
 
@@ -161,10 +166,22 @@ def build_parser() -> argparse.ArgumentParser:
     )
     ours.add_argument("--json", action="store_true", help="print the verdict as JSON on standard output at the end")
     ours.add_argument(
+        "--report",
+        action="store_true",
+        help="leave report.html in the run's folder after a good run too; after a bad one it is always there",
+    )
+    ours.add_argument(
         "--gpus",
         metavar="0,3|auto[:N]",
         help="the GPUs of this node for the job, as 'rankscope gpus' numbers them; auto: all that are free, "
         "auto:2: the two freest. Without --nproc-per-node, one rank for each",
+    )
+    ours.add_argument(
+        "--node-key-file",
+        type=Path,
+        metavar="FILE",
+        help="a file with a secret that all nodes of this job know, mode 0600: what the launchers say to each other is "
+        "sealed with it (default: RANKSCOPE_KEY, or a key in the --run-dir that the nodes share)",
     )
     ours.add_argument("--wait", action="store_true", help="with --gpus: wait until enough of them are free")
     _leave_abbreviations_to_torch(parser, ours)

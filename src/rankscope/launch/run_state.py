@@ -44,6 +44,8 @@ class State:
     """What was given out to be kept and is not on disk yet."""
     reported: Certainty | None = None
     """How certain the hang was that was told last, of a job that is still now."""
+    reported_still_s: float = 0.0
+    """How long the ranks of this node had been still by then."""
     told: frozenset[str] = frozenset()
     """What was told of this attempt and is not told again."""
     signal: int | None = None

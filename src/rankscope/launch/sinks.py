@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import BinaryIO
 
+from rankscope.private_files import open_private_log
 from rankscope.report.screen import Screen, write_all
 
 _BACKLOG = 1 << 20
@@ -83,8 +84,7 @@ class LogFile:
         try:
             if self._fd is None:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-                self._fd = os.open(self.path, flags, 0o600)
+                self._fd = open_private_log(self.path)
             while self._backlog:
                 self._backlog = self._backlog[os.write(self._fd, self._backlog) :]
         except OSError as error:

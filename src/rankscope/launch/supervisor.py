@@ -8,13 +8,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 from typing import Protocol
 
 from rankscope.diagnosis.codec import verdict_to_json
 from rankscope.diagnosis.facts.run import LauncherRaised
 from rankscope.diagnosis.verdict import Verdict
 from rankscope.errors import EvidenceError
+from rankscope.evidence.model import Evidence
 from rankscope.evidence.store import save_evidence
 from rankscope.launch import afterwards
 from rankscope.launch import events as on
@@ -22,11 +22,14 @@ from rankscope.launch.ending import step
 from rankscope.launch.events import Action, Event
 from rankscope.launch.job import Job
 from rankscope.launch.pace import Pace
+from rankscope.launch.page import leave_page
 from rankscope.launch.process_tree import kill_descendants
 from rankscope.launch.run_state import Policy, State
 from rankscope.launch.watch import Watcher
+from rankscope.mask import mask_text
+from rankscope.private_files import make_own_folder, write_private
 from rankscope.report import live
-from rankscope.report.conclude import examine
+from rankscope.report.conclude import annotated, examine
 
 _SETTLE_S = 1.5
 """How long after a rank's failure the others are given to show whether they fail with it."""
@@ -43,10 +46,21 @@ class Elastic(Protocol):
 
 
 class Supervisor:
-    """`show` prints the last verdict for people."""
+    """`show` prints the last verdict for people; with `page`, a run that ends well leaves one too."""
 
-    def __init__(self, job: Job, policy: Policy, stall_after_s: float | None, show: Callable[[Verdict], None]) -> None:
+    def __init__(
+        self,
+        job: Job,
+        policy: Policy,
+        stall_after_s: float | None,
+        show: Callable[[Verdict], None],
+        *,
+        page: bool = False,
+    ) -> None:
         self._job = job
+        self._page = page
+        self._kept: tuple[str, Evidence] | None = None
+        """What was kept last, and as whose evidence."""
         self._show = show
         self._pace = Pace()
         self._watcher = Watcher(job, stall_after_s, self._pace, self.feed)
@@ -76,7 +90,7 @@ class Supervisor:
         """The last word on the run, said, written and as an exit code; `failure`: what elastic itself raised."""
         raised = None
         if failure is not None:
-            message = " ".join(str(failure).split())[:300] or type(failure).__name__
+            message = mask_text(" ".join(str(failure).split()))[:300] or type(failure).__name__
             raised = LauncherRaised(type(failure).__name__, message)
         suspected = bool(self._job.ranks) and afterwards.numbers_suspected(self._job)
         self.feed(on.Over(self._job.ends(), suspected, raised))
@@ -143,6 +157,8 @@ class Supervisor:
             match action:
                 case on.Keep(verdict, evidence):
                     self._write(verdict)
+                    self._kept = verdict.evidence, evidence
+                    make_own_folder(self._job.folder / "evidence")
                     save_evidence(evidence, self._job.folder / verdict.evidence)
                 case on.Write(verdict):
                     self._write(verdict)
@@ -153,6 +169,7 @@ class Supervisor:
                 case on.Conclude(verdict, notes):
                     self._verdict = afterwards.complete(verdict, notes, self._job, self._pace)
                     self._write(self._verdict)
+                    self._leave_page(self._verdict)
                 case on.Show() if self._verdict is not None:
                     self._job.pump.finish(_LAST_OUTPUT_S)
                     live.leave_screen()
@@ -187,7 +204,7 @@ class Supervisor:
                 evidence = gathered
             ruling = examine(evidence)
         except Exception as error:  # noqa: BLE001  a fault of ours must not keep the ranks from being stopped
-            self.feed(on.LookBroke(f"{type(error).__name__}: {error}"))
+            self.feed(on.LookBroke(mask_text(f"{type(error).__name__}: {error}")))
             return
         self.feed(on.Taken(ruling, evidence, bool(self._job.living())))
 
@@ -200,9 +217,25 @@ class Supervisor:
         """verdict.json, as far as the disk lets us."""
         path = self._job.folder / "verdict.json"
         try:
-            _replace(path, verdict_to_json(verdict))
+            write_private(path, verdict_to_json(verdict))
         except OSError as error:
             self._job.note_problem(f"{path}: {error.strerror}")
+
+    def _leave_page(self, verdict: Verdict) -> None:
+        """The verdict is written by now: whatever becomes of the page, it stands."""
+        if verdict.outcome == "ok" and not self._page:
+            return
+        evidence = self._kept[1] if self._kept is not None and self._kept[0] == verdict.evidence else None
+        if evidence is None and self._job.nodes is not None:
+            return  # another node has diagnosed, and its folder holds the page
+        try:
+            if evidence is None and verdict.outcome == "ok":
+                evidence = self._job.collect("end")
+            self._verdict = leave_page(self._job.folder, verdict, evidence)
+        except Exception as error:  # noqa: BLE001  a page that cannot be made is a note, no more
+            why = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+            self._verdict = annotated(verdict, [f"report.html could not be made: {why}"])
+        self._write(self._verdict)
 
     def _see_to_the_end(self, within_s: float) -> None:
         def late() -> None:
@@ -228,9 +261,3 @@ class Supervisor:
         if self._job.nodes is not None:
             number = self._state.signal
             self._job.nodes.close("ended" if number is None else f"interrupted by signal {number}")
-
-
-def _replace(path: Path, data: bytes) -> None:
-    temporary = path.with_name(path.name + ".new")
-    temporary.write_bytes(data)
-    temporary.replace(path)

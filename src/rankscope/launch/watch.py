@@ -14,6 +14,7 @@ from rankscope.evidence.model import Evidence, RankEvidence
 from rankscope.launch.events import Event, Looked, Recovered, StragglersSeen, WatchBroke
 from rankscope.launch.job import Job, RankProcess
 from rankscope.launch.pace import Pace
+from rankscope.launch.pairings import PairingWatch
 from rankscope.launch.replicas import replicas_differ
 from rankscope.launch.vital_signs import VitalSigns
 from rankscope.report.conclude import examine
@@ -59,6 +60,8 @@ class _Numbers:
     bad_since: float | None = None
     judged: bool = False
     replicas_due: float = 0.0
+    pairings: PairingWatch | None = field(default_factory=PairingWatch)
+    """None once a wrong one was told."""
 
 
 class Watcher:
@@ -119,6 +122,7 @@ class Watcher:
         self._signs.feel(living, now)
         self._mind_numbers(now)
         self._mind_replicas(now)
+        self._mind_pairings(now)
         self._mind_pace(living)
         if not living or self._job.pump.blocked_s > 0.5:
             # A console that nobody reads holds the ranks back; that is no fault of theirs.
@@ -205,11 +209,25 @@ class Watcher:
             self._numbers.replicas_due = float("inf")
             self._judge_numbers()
 
-    def _judge_numbers(self) -> None:
+    def _mind_pairings(self, now: float) -> None:
+        """Compares what the ranks call: a backend that pairs calls which do not belong together goes on."""
+        pairings = self._numbers.pairings
+        progress = {rank: beat.steps + beat.calls for rank, beat in self._signs.heartbeats().items()}
+        if pairings is None or not pairings.wrong(self._job.pages_of_ranks(), now, progress):
+            return
+        ruling = self._judge_numbers()
+        self._signs.forget_pulses()
+        if ruling is not None and ruling.outcome == "corrupt":
+            self._numbers.pairings = None
+
+    def _judge_numbers(self) -> Ruling | None:
         """None where only the node that speaks for all has the evidence of all."""
         evidence = self._job.gather("non-finite")
-        if evidence is not None:
-            self._hand_over(Looked(examine(evidence), evidence))
+        if evidence is None:
+            return None
+        ruling = examine(evidence)
+        self._hand_over(Looked(ruling, evidence))
+        return ruling
 
     def _mind_pace(self, living: list[RankProcess]) -> None:
         if len(living) < len(self._job.ranks):

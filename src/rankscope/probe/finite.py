@@ -19,6 +19,7 @@ from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 from rankscope.probe import parameters, replicas
+from rankscope.probe.arrivals import Arrivals, accumulator_of
 from rankscope.probe.batches import Batches
 from rankscope.probe.beat import has_shortcuts
 from rankscope.probe.device_clock import DeviceClock
@@ -58,6 +59,8 @@ class FiniteChecks:
         self.optimizers: dict[int, weakref.ref[Any]] = {}
         """By their identity, those that made a step."""
         self._sentinel: weakref.ref[Any] | None = None
+        self._arrivals: Arrivals | None = None
+        """Of a model without replicas, until a backward pass has told which gradient comes last."""
         self.replicas: list[Replica] = []
         self._step_frames: Frames = ()
         self._sample_at = 0.0
@@ -240,8 +243,11 @@ class FiniteChecks:
             self.optimizers[id(optimizer)] = weakref.ref(optimizer)
             self._step_frames = tuple(user_frames(sys._getframe(1)))
             if self._sentinel is None:
-                sentinel = parameters.sentinel_of(parameters.optimizer_parameters(optimizer))
+                trained = parameters.optimizer_parameters(optimizer)
+                sentinel = parameters.sentinel_of(trained)
                 self._sentinel = weakref.ref(sentinel) if sentinel is not None else None
+                self._arrivals = Arrivals(self._torch, trained) if sentinel is not None else None
+        self._choose_by_arrival()
         self._read_late()
         if not self.looking:
             return
@@ -381,18 +387,39 @@ class FiniteChecks:
         torch, replica = self._torch, Replica(module)
         self._beat.full = True
         self.replicas.append(replica)
-        sentinel = parameters.sentinel_of(parameters.alive(each for _, each in replica.shared))
+        shared = parameters.alive(each for _, each in replica.shared)
+        sentinel = parameters.sentinel_of(shared)
         if sentinel is None:
             return
-        self._sentinel = replica.sentinel = weakref.ref(sentinel)
-        replica.dense = type(sentinel) is torch.nn.Parameter and sentinel.is_cpu
         if sentinel.is_cuda:
             self._clock.device = DeviceClock(torch)
-        with torch.enable_grad():
-            # The node that adds this parameter's gradient up; the reducer takes it over only after that.
-            accumulator = sentinel.view_as(sentinel).grad_fn.next_functions[0][0]
-        accumulator.register_prehook(self._own_gradient_hook(replica))
+        self._watch_gradient(replica, sentinel)
+        replica.arrivals = Arrivals(torch, shared)
+
+    def _watch_gradient(self, replica: Replica, sentinel: Any) -> None:
+        """Look at this parameter's gradient from now on, before it is reduced."""
+        self._sentinel = replica.sentinel = weakref.ref(sentinel)
+        replica.dense = type(sentinel) is self._torch.nn.Parameter and sentinel.is_cpu
+        if replica.hook is not None:
+            replica.hook.remove()
+        accumulator = accumulator_of(self._torch, sentinel)
+        replica.hook = accumulator.register_prehook(self._own_gradient_hook(replica))
         self._beat.deferring = all(each.dense for each in self.replicas)
+
+    def _choose_by_arrival(self) -> None:
+        """Parameters are declared in any order; a pass has shown which of them are nearest to the input."""
+        for replica in self.replicas:
+            order = replica.arrivals.last_first() if replica.arrivals is not None else []
+            if not order:
+                continue
+            replica.arrivals = None
+            sentinel = parameters.sentinel_of(order)
+            if sentinel is not None and (replica.sentinel is None or sentinel is not replica.sentinel()):
+                self._watch_gradient(replica, sentinel)
+        if self._arrivals is not None and (order := self._arrivals.last_first()):
+            self._arrivals = None
+            sentinel = parameters.sentinel_of(order)
+            self._sentinel = weakref.ref(sentinel) if sentinel is not None else self._sentinel
 
     def _own_gradient_hook(self, replica: Replica) -> Callable[[tuple[Any, ...]], None]:
         torch, page, clock, beat, modes = self._torch, self._page, self._clock, self._beat, self._modes

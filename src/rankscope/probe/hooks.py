@@ -161,6 +161,7 @@ class TorchHooks:
         if ranks is None:
             return  # not a member
         self._page.group(group.group_name, getattr(group, "group_desc", ""), sorted(ranks))
+        self._calls.group_made(group.group_name)
 
     def _optimizer(self, module: ModuleType) -> None:
         module.register_optimizer_step_pre_hook(self._rhythm.before_step())

@@ -101,8 +101,8 @@ def _shape_name(parameter: Any) -> str:
 
 
 def sentinel_of(parameters: list[Any]) -> Any | None:
-    """A parameter near the input of the model whose gradient takes little time to look at: whatever goes wrong in a
-    backward pass flows on to there."""
+    """Of parameters, those nearest to the model's input first, one near it whose gradient takes little time to look at:
+    whatever goes wrong in a backward pass flows on to there."""
     first = [each for each in parameters if each.requires_grad and readable(plain(each))]
     first = first[: max(4, len(first) // 8)]
     # Of those the nearest, not the smallest: that may be the last of the model.

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from rankscope.probe import parameters
+from rankscope.probe.arrivals import Arrivals
 
 CHECKSUM_EVERY = 32
 """Optimizer steps."""
@@ -27,6 +28,10 @@ class Replica:
         ]
         self.sentinel: weakref.ref[Any] | None = None
         """The parameter whose gradient is looked at before it is reduced."""
+        self.hook: Any = None
+        """What takes that look off again."""
+        self.arrivals: Arrivals | None = None
+        """Until a backward pass has told which gradient comes last."""
         self.dense = False
         """That gradient is a plain one on the CPU."""
         self.unsynced = False

@@ -6,22 +6,19 @@ import argparse
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO, NoReturn
+from typing import TYPE_CHECKING, BinaryIO, NoReturn
 
-from rankscope.diagnosis.codec import verdict_to_json
-from rankscope.diagnosis.diagnose import diagnose
-from rankscope.diagnosis.seen import as_seen
-from rankscope.diagnosis.verdict import Verdict
 from rankscope.errors import EvidenceError, UsageError
-from rankscope.evidence.model import Evidence
 from rankscope.evidence.nan_dump import is_nan_dump, read_nan_dump
 from rankscope.evidence.readers.gather import gather
-from rankscope.report import terminal
-from rankscope.report.conclude import pronounce
-from rankscope.report.live import say
 from rankscope.report.phrases import plain
+
+if TYPE_CHECKING:
+    from rankscope.diagnosis.verdict import Verdict
+    from rankscope.evidence.model import Evidence
 
 _DESCRIPTION = """\
 Say what happened, from what is left of a job. Every PATH is told by its content and all of them are put together:
@@ -66,20 +63,47 @@ def diagnose_command(arguments: list[str]) -> int:
     parser.add_argument("path", nargs="+", metavar="PATH", help="a file or folder; - for standard input")
     parser.add_argument("--json", action="store_true", help="print the verdict as JSON on standard output")
     chosen = parser.parse_args(arguments)
-    for path in chosen.path:
-        if path != "-" and not os.path.exists(path):
-            raise UsageError(f"'{path}' does not exist")
-    if chosen.path.count("-") > 1:
-        raise UsageError("standard input can be read once: give - only once")
-    evidence = _evidence(chosen.path)
-    verdict = pronounce(as_seen(diagnose(evidence), evidence))
-    for text in verdict.refused[:_MOST_REFUSED]:
-        say(f"not used: {plain(text)}")
-    if len(verdict.refused) > _MOST_REFUSED:
-        say(f"and {len(verdict.refused) - _MOST_REFUSED} more files were not used; --json names all of them")
+    _, verdict = verdict_on(chosen.path)
+    tell_refused(verdict.refused)
     shown = [path for path in chosen.path if path != "-"]
     show(verdict, as_json=chosen.json, folder=shown[0] if len(shown) == 1 and len(chosen.path) == 1 else "")
     return exit_code(verdict)
+
+
+def verdict_on(paths: list[str]) -> tuple[Evidence, Verdict]:
+    """What the paths hold, and the verdict on it. Raises UsageError for a path that cannot be meant."""
+    for path in paths:
+        if path != "-" and not os.path.exists(path):
+            raise UsageError(f"'{path}' does not exist")
+    if paths.count("-") > 1:
+        raise UsageError("standard input can be read once: give - only once")
+    evidence = _evidence(paths)
+    return evidence, _verdict(evidence)
+
+
+def _verdict(evidence: Evidence) -> Verdict:
+    # Imported here and not above: while other processes read the dumps of a large job, there is time for it.
+    from rankscope.diagnosis.diagnose import diagnose
+    from rankscope.diagnosis.seen import as_seen
+    from rankscope.report.conclude import pronounce
+
+    return pronounce(as_seen(diagnose(evidence), evidence))
+
+
+def _load() -> None:
+    """What is needed after the reading."""
+    from rankscope.diagnosis import diagnose, seen  # noqa: F401
+    from rankscope.report import conclude, terminal  # noqa: F401
+
+
+def tell_refused(refused: Sequence[str]) -> None:
+    """On standard error: the files that could not be used."""
+    from rankscope.report.live import say
+
+    for text in refused[:_MOST_REFUSED]:
+        say(f"not used: {plain(text)}")
+    if len(refused) > _MOST_REFUSED:
+        say(f"and {len(refused) - _MOST_REFUSED} more files were not used; --json names all of them")
 
 
 def exit_code(verdict: Verdict) -> int:
@@ -90,7 +114,7 @@ def exit_code(verdict: Verdict) -> int:
 def _evidence(paths: list[str]) -> Evidence:
     only = Path(paths[0])
     if len(paths) > 1 or not is_nan_dump(only):
-        return gather(paths, _standard_input(paths))
+        return gather(paths, _standard_input(paths), _load)
     try:
         return read_nan_dump(only)
     except EvidenceError as error:
@@ -107,6 +131,9 @@ def _standard_input(paths: list[str]) -> BinaryIO | None:
 
 def show(verdict: Verdict, *, as_json: bool, folder: str) -> None:
     """The verdict on standard output, for a program or for a person."""
+    from rankscope.diagnosis.codec import verdict_to_json
+    from rankscope.report import terminal
+
     if as_json:
         sys.stdout.write(verdict_to_json(verdict).decode() + "\n")
         return

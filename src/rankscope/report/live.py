@@ -71,6 +71,13 @@ class Slowed:
 
 
 @dataclass(frozen=True, slots=True)
+class Said:
+    """By another node, as far as we know: told, never acted on."""
+
+    fact: Fact
+
+
+@dataclass(frozen=True, slots=True)
 class GoesOn:
     """A job that had been reported to hang."""
 
@@ -89,7 +96,7 @@ class StoppedAtOnce:
     """A second one came."""
 
 
-Line = Starts | Detected | Ending | Noticed | Slowed | GoesOn | LastLook | StoppedAtOnce
+Line = Starts | Detected | Ending | Noticed | Slowed | Said | GoesOn | LastLook | StoppedAtOnce
 
 
 def tell(line: Line) -> None:
@@ -114,6 +121,8 @@ def words(line: Line) -> str:
             return plain(f"note: {verdict.headline} The job is watched.")
         case Slowed(stragglers):
             return plain(f"note: {sentence(stragglers)}. The job goes on.")
+        case Said(fact):
+            return plain(f"{sentence(fact)}. Nothing is stopped for it.")
         case GoesOn(seconds):
             return sentence(CameBack(seconds))
         case LastLook(number):

@@ -69,7 +69,7 @@ class Skipped(Fact):
 
 @dataclass(frozen=True, slots=True)
 class Sides(Fact):
-    """Ranks went two ways, and nothing shows which of them is wrong."""
+    """Ranks went two or more ways, and nothing shows which of them is wrong."""
 
     calls: tuple[Called | NotCome, ...]
 
@@ -79,6 +79,25 @@ class Mismatch(Fact):
     """Calls that stand for one another and can never match."""
 
     calls: tuple[Called | NotCome, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WrongPair(Fact):
+    """Calls that were taken for one and are not."""
+
+    calls: tuple[Called | NotCome, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PairedAnyway(Fact):
+    """Calls that do not belong together were taken for one, and the job went on."""
+
+    group: str
+    place: int
+    since: int
+    """Collectives that the group has made after it."""
+    later: tuple[Called, ...] = ()
+    """Calls of other operations, sizes or roots that were paired because of it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,22 @@ class Raised(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class MadeLater(Fact):
+    """A path that an error is about was made or written after the error."""
+
+    path: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class YetToMake(Fact):
+    """A path that an error is about is not there, and a rank is still in work that only it does, ahead of that line."""
+
+    rank: int
+    where: Where
+
+
+@dataclass(frozen=True, slots=True)
 class CameOutAs(Fact):
     """The exception that ended the rank was another one, which the first one led to."""
 

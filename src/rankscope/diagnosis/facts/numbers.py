@@ -123,6 +123,8 @@ class ReplicasDiffer(Fact):
     """Those that stand against a majority; empty where there is none."""
     ranks: tuple[int, ...]
     step: int
+    loaded: Where | None = None
+    """Where the odd one loaded a checkpoint, and no other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +150,15 @@ class FewerSteps(Fact):
     """Ranks that ended after fewer optimizer steps than the others."""
 
     ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedAlone(Fact):
+    """A rank loaded a checkpoint at a place where no other rank did."""
+
+    rank: int
+    where: Where
+    times: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,14 @@ from rankscope.diagnosis.facts import Fact
 
 
 @dataclass(frozen=True, slots=True)
+class Overheard(Fact):
+    """A verdict that came over the rendezvous store without the job's seal: anyone may have said it."""
+
+    host: str
+    headline: str
+
+
+@dataclass(frozen=True, slots=True)
 class EndedWell(Fact):
     """Every rank ended with code 0."""
 

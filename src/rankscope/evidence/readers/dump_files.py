@@ -8,7 +8,7 @@ import multiprocessing
 import os
 import resource
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
@@ -29,14 +29,21 @@ _EXTRA_MEMORY = 4 << 30
 _Answer = tuple[list[Kind], list[Columns | str]]
 
 
-def read_dumps(paths: Sequence[str], newest: int | None = None) -> tuple[KindTable, list[Columns | str]]:
+def _nothing() -> None:
+    pass
+
+
+def read_dumps(
+    paths: Sequence[str], newest: int | None = None, meanwhile: Callable[[], None] = _nothing
+) -> tuple[KindTable, list[Columns | str]]:
     """The record in each file, or why there is none, in the order of the paths; and the kinds they refer to.
 
-    With `newest`, records of a large job may lack older calls (see `read_pickle`).
+    With `newest`, records of a large job may lack older calls (see `read_pickle`). Where other processes read,
+    `meanwhile` is called here once they have begun.
     """
     table = KindTable()
     found: list[Columns | str] = []
-    for kinds, answers in _answers(paths, newest):
+    for kinds, answers in _answers(paths, newest, meanwhile):
         numbers = table.adopt(kinds)
         same = numbers == list(range(len(numbers)))
         for answer in answers:
@@ -55,7 +62,7 @@ def read_dump_bytes(data: bytes) -> tuple[KindTable, Columns]:
         return table, _parse(data, table)
 
 
-def _answers(paths: Sequence[str], newest: int | None) -> Iterator[_Answer]:
+def _answers(paths: Sequence[str], newest: int | None, meanwhile: Callable[[], None]) -> Iterator[_Answer]:
     workers = min(len(os.sched_getaffinity(0)), _MOST_PROCESSES, len(paths) // _FILES_A_TASK)
     large = sum(map(_size, paths)) >= LARGE_JOB
     read = partial(_read_some, newest=newest if large else None)
@@ -66,7 +73,9 @@ def _answers(paths: Sequence[str], newest: int | None) -> Iterator[_Answer]:
     done = 0
     try:
         with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context(_start_method())) as pool:
-            for answer in pool.map(read, tasks):
+            answers = pool.map(read, tasks)
+            meanwhile()
+            for answer in answers:
                 yield answer
                 done += 1
     except BrokenProcessPool:

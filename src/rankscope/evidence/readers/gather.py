@@ -6,7 +6,7 @@ import io
 import os
 import stat
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -31,10 +31,13 @@ _LARGEST_TEXT = 256 << 20
 """Of files that are read whole: stacks and error files are far smaller."""
 
 
-def gather(paths: Sequence[str], standard_input: BinaryIO | None = None) -> Evidence:
+def gather(
+    paths: Sequence[str], standard_input: BinaryIO | None = None, meanwhile: Callable[[], None] = lambda: None
+) -> Evidence:
     """All that the paths hold; `-` is standard input. Evidence without a rank, where nothing in them can be read.
 
-    What cannot be used is named in `refused`; the rest counts.
+    What cannot be used is named in `refused`; the rest counts. `meanwhile` is called while other processes read,
+    where there is so much that they do.
     """
     found = Found()
     for path in paths:
@@ -43,7 +46,7 @@ def gather(paths: Sequence[str], standard_input: BinaryIO | None = None) -> Evid
         else:
             for file in _files(path, found):
                 _take_file(file, found)
-    _take_dumps(found)
+    _take_dumps(found, meanwhile)
     return assemble(found)
 
 
@@ -169,11 +172,11 @@ def _take_error(data: bytes, name: str, written_at: float, found: Found) -> None
     found.errors.append((name, exception, code))
 
 
-def _take_dumps(found: Found) -> None:
+def _take_dumps(found: Found, meanwhile: Callable[[], None]) -> None:
     if not found.dump_names:
         return
     names = found.dump_names
-    table, columns = read_dumps(names, NEWEST)
+    table, columns = read_dumps(names, NEWEST, meanwhile)
     read = rank_dumps(names, columns, table)
     if not read.enough:
         table, columns = read_dumps(names)

@@ -14,7 +14,7 @@ from rankscope.evidence.readers.log_ends import KernelLine, ends_in, kernel_line
 from rankscope.evidence.readers.log_lines import SRUN_TAG, TAG, WITHIN_TAG, inner_rank, time_of
 from rankscope.evidence.readers.log_merged import with_lines_of_all
 from rankscope.evidence.tracebacks import find_tracebacks, masked
-from rankscope.mask import mask_text
+from rankscope.mask import mask_lines, mask_text
 
 PIECE = 4 << 20
 STANDARD_INPUT = "standard input"
@@ -356,7 +356,7 @@ def _log(writer: _Writer, written: dict[str, float]) -> Log:
         last_at=writer.last_at,
         last_order=writer.last_order,
         notable=tuple(sorted(writer.notable.values(), key=lambda line: line.order)),
-        tail=tuple(map(mask_text, writer.tail)),
+        tail=mask_lines(writer.tail),
         exceptions=tuple(_exceptions(writer)),
         written_at=max(times, default=None),
     )

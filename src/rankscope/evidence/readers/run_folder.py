@@ -16,7 +16,7 @@ from rankscope.evidence.readers.refused import Refused
 from rankscope.evidence.store import FILE_NAME, load_evidence
 
 _MARKS = ("run.json", "verdict.json")
-_OWN = frozenset({"run.json", "verdict.json", "environment.json", "ranks.json", FILE_NAME})
+_OWN = frozenset({"run.json", "verdict.json", "environment.json", "ranks.json", "report.html", FILE_NAME})
 """Files of ours that are no evidence by themselves."""
 _ATTEMPT = re.compile(r"attempt_(\d+)")
 _LEVELS = 3
@@ -59,7 +59,7 @@ def plan_of(path: Path) -> Plan | None:
     """None where the path is neither the folder of a run, nor evidence of one."""
     file = _evidence_file(path)
     folder = path if path.is_dir() else path.parent
-    run = folder if _is_run(folder) else _run_above(folder) if file is not None else None
+    run = folder if is_run_folder(folder) else _run_above(folder) if file is not None else None
     if file is None and (run is None or not path.is_dir()):
         return None
     plan = Plan()
@@ -100,12 +100,14 @@ def _evidence_file(path: Path) -> Path | None:
     return next((file for file in (path / FILE_NAME, path / "evidence" / FILE_NAME) if file.exists()), None)
 
 
-def _is_run(folder: Path) -> bool:
+def is_run_folder(folder: Path) -> bool:
     return any((folder / mark).exists() for mark in _MARKS)
 
 
 def _run_above(folder: Path) -> Path | None:
-    return next((above for above in (folder.absolute(), *folder.absolute().parents)[:_LEVELS] if _is_run(above)), None)
+    return next(
+        (above for above in (folder.absolute(), *folder.absolute().parents)[:_LEVELS] if is_run_folder(above)), None
+    )
 
 
 def _beside(folder: Path, attempt: int | None) -> Iterator[Path]:

@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from rankscope.evidence.time_limit import call_within
+from rankscope.launch.nodes.seal import Seal, Word
 
 T = TypeVar("T")
 ANSWER_LIMIT_S = 4.0
@@ -25,8 +26,9 @@ class ChannelLost(Exception):
 class Channel:
     """Keys and values, shared by the launchers of one attempt. Used by one thread at a time."""
 
-    def __init__(self, connect: Callable[[float], Any], prefix: str) -> None:
+    def __init__(self, connect: Callable[[float], Any], prefix: str, key: bytes | None = None) -> None:
         self._connect = connect
+        self._seal = Seal(key)
         self._store: Any = None
         self._connect_limit_s = CONNECT_LIMIT_S
         self._prefix = prefix
@@ -36,6 +38,22 @@ class Channel:
 
     def set(self, key: str, value: bytes) -> None:
         self._ask(lambda: self._store.set(self._prefix + key, value))
+
+    @property
+    def has_key(self) -> bool:
+        return self._seal.has_key
+
+    def say(self, key: str, word: bytes) -> None:
+        """Sets it under the job's seal."""
+        self.set(key, self._seal.close(self._prefix + key, word))
+
+    def hear(self, keys: Sequence[str]) -> list[Word | None]:
+        """What was said there, and whether under the seal; as `read`."""
+        said = self.read(keys)
+        return [
+            None if data is None else self._seal.open(self._prefix + key, data)
+            for key, data in zip(keys, said, strict=True)
+        ]
 
     def append(self, key: str, value: bytes) -> None:
         """Adds to a list that everyone may add to; one read brings all of it."""
@@ -84,7 +102,7 @@ def tcp_store_of(store: Any) -> Any | None:
     return store if isinstance(store, TCPStore) else None
 
 
-def connect(store: Any, prefix: str) -> Channel | None:
+def connect(store: Any, prefix: str, key: bytes | None = None) -> Channel | None:
     """A second connection to the same store, so that nobody waits for anybody else's words."""
     from torch._C._distributed_c10d import TCPStore
 
@@ -106,7 +124,7 @@ def connect(store: Any, prefix: str) -> Channel | None:
         opened.set_timeout(timedelta(seconds=ANSWER_LIMIT_S))
         return opened
 
-    return Channel(open_store, prefix)
+    return Channel(open_store, prefix, key)
 
 
 def serves(port: int) -> bool:

@@ -11,15 +11,15 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-import msgspec
-
 from rankscope.addresses import link_is_down
 from rankscope.door import Answer, Door, knock
 from rankscope.evidence.model import Evidence, NodeEvidence
 from rankscope.launch.events import Ruled, TellNodes
+from rankscope.launch.nodes.bounds import TooMuch
 from rankscope.launch.nodes.channel import Channel, ChannelLost
 from rankscope.launch.nodes.parcel import merge, pack, travelling, unpack
-from rankscope.launch.nodes.words import Beat, Call, Hello, Ruling, encode, ruling
+from rankscope.launch.nodes.seal import Word
+from rankscope.launch.nodes.words import Beat, Call, Hello, Nonsense, Ruling, W, decode, encode, ruling, sane_hello
 
 PERIOD_S = 0.5
 SILENT_S = 4.0
@@ -33,6 +33,7 @@ RULING_S = 15.0
 _GOODBYE_S = 6.0
 _BEATS = 128
 """Beats read at a time."""
+_TRIGGERS = frozenset({"failure", "still", "non-finite", "interrupt"})
 _BATCH = 32
 """Parcels fetched at a time: one answer of the store has a time limit."""
 
@@ -60,6 +61,8 @@ class Exchange:
         self.hellos: dict[int, Hello] = {own.node: own}
         self._beats: dict[int, Beat] = {}
         self._heard: dict[int, float] = {}
+        self._verified: set[int] = set()
+        """Nodes that have the job's key, as we have."""
         self._speaker: int | None = own.node if own.holds_store else None
         self._beat = Beat(0, time.time())
         self._still = False
@@ -75,6 +78,7 @@ class Exchange:
         self._introduced = False
         self._stop = threading.Event()
         self._looking = threading.Lock()
+        self._answers = threading.Semaphore(2)
         self._thread = threading.Thread(target=self._run, name="rankscope-nodes", daemon=True)
 
     def start(self) -> None:
@@ -140,7 +144,7 @@ class Exchange:
             return
         self._rulings += 1
         try:
-            self._channel.set("ruling", encode(ruling(self._rulings, told)))
+            self._channel.say("ruling", encode(ruling(self._rulings, told)))
         except ChannelLost as error:
             self._note(f"the verdict did not reach the other nodes: {error}")
 
@@ -166,7 +170,7 @@ class Exchange:
                 heard = self._channel.read([f"heard/{node}" for node in living])
             except ChannelLost:
                 return
-            if all(value is not None and int(value) >= self._rulings for value in heard):
+            if all(value is not None and value.isdigit() and int(value[:9]) >= self._rulings for value in heard):
                 return
             time.sleep(0.1)
 
@@ -195,20 +199,20 @@ class Exchange:
             self._stop.wait(PERIOD_S)
 
     def _introduce(self) -> None:
-        self._channel.set(f"hello/{self.own.node}", encode(self.own))
+        self._channel.say(f"hello/{self.own.node}", encode(self.own))
         self._channel.append("hellos", f"{self.own.node},".encode())
         if self.speaks:
-            self._channel.set("speaker", str(self.own.node).encode())
+            self._channel.say("speaker", str(self.own.node).encode())
         self._introduced = True
 
     def _turn(self) -> None:
         if not self._introduced:
             self._introduce()
         self._say_beat()
-        if self._speaker is None:
+        if self._speaker is None or not self._done_with({self._speaker}):
             self._find_speaker()
         if self.speaks:
-            if len(self.hellos) < self._count:
+            if len(self.hellos) < self._count or not self._done_with(set(self.hellos)):
                 self._meet("hellos")
             self._hear_all()
         elif self._speaker in self.hellos:
@@ -217,40 +221,75 @@ class Exchange:
     def _say_beat(self) -> None:
         number = self._beat.number + 1
         self._beat = Beat(number, time.time(), self._still, self._wants, self._failed, self._ended, self._numbers)
-        self._channel.set(f"beat/{self.own.node}", encode(self._beat))
+        self._channel.say(f"beat/{self.own.node}", encode(self._beat))
 
     def _find_speaker(self) -> None:
         """The node that holds the store has said so. Where none does, the first speaks once it knows them all."""
-        named = self._channel.read(["speaker"])[0]
+        named = self._channel.hear(["speaker"])[0]
         if named is not None:
-            speaker = int(named)
-            self._greet([speaker])
-            self._speaker = speaker
+            speaker = int(named.content) if named.content.isdigit() else -1
+            if 0 <= speaker < self._count:
+                self._greet([speaker])
+                self._speaker = speaker if speaker in self.hellos else None
         elif self.own.node == 0:
             self._meet("hellos")
             if len(self.hellos) == self._count and not any(hello.holds_store for hello in self.hellos.values()):
                 self._speaker = 0
-                self._channel.set("speaker", b"0")
+                self._channel.say("speaker", b"0")
 
     def _meet(self, key: str) -> None:
-        self._greet([node for node in self._listed(key) if node not in self.hellos])
+        self._greet([node for node in self._listed(key) if node not in self.hellos or not self._done_with({node})])
+
+    def _done_with(self, nodes: set[int]) -> bool:
+        """No better hello can come from them: they have the key, or we have none to know them by."""
+        return not self._channel.has_key or nodes <= {*self._verified, self.own.node}
 
     def _listed(self, key: str) -> list[int]:
         named = self._channel.read([key])[0]
-        return [] if named is None else [int(number) for number in named.decode().split(",") if number]
+        if named is None:
+            return []
+        # Everyone may add to the list, and adds itself once.
+        numbers = named[: 16 * self._count].split(b",")
+        return sorted({int(number) for number in numbers if number.isdigit() and int(number) < self._count})
 
     def _greet(self, nodes: list[int]) -> None:
         for some in batches(nodes, _BATCH):
-            for node, value in zip(some, self._channel.read([f"hello/{n}" for n in some]), strict=True):
-                if value is not None:
-                    self.hellos[node] = msgspec.msgpack.decode(value, type=Hello)
-                    self._heard[node] = time.monotonic()
+            for node, word in zip(some, self._channel.hear([f"hello/{n}" for n in some]), strict=True):
+                if word is not None:
+                    self._meet_one(node, word)
+
+    def _meet_one(self, node: int, word: Word) -> None:
+        if node in self.hellos and not word.verified:
+            return
+        hello = self._understood(word, Hello)
+        if hello is None or not sane_hello(hello, node, self._count):
+            return
+        rivals = [n for n, known in self.hellos.items() if n != node and set(known.ranks).intersection(hello.ranks)]
+        if any(not word.verified or self._knows(rival) for rival in rivals):
+            return  # two nodes cannot have the same rank; the seal counts more than who came first
+        for rival in rivals:
+            del self.hellos[rival]
+        self.hellos[node] = hello
+        self._heard[node] = time.monotonic()
+        if word.verified:
+            self._verified.add(node)
+
+    def _trusted(self, node: int, word: Word | None) -> bool:
+        """A node that has the key says nothing without its seal: then somebody else said it."""
+        return word is not None and (word.verified or node not in self._verified)
+
+    def _understood(self, word: Word, kind: type[W]) -> W | None:
+        try:
+            return decode(word.content, kind)
+        except Nonsense as error:
+            self._note(f"a word on the rendezvous store could not be understood: {error}")
+            return None
 
     def _hear_all(self) -> None:
         for some in batches([node for node in self.hellos if node != self.own.node], _BEATS):
-            for node, value in zip(some, self._channel.read([f"beat/{n}" for n in some]), strict=True):
-                if value is not None:
-                    self._hear(node, msgspec.msgpack.decode(value, type=Beat))
+            for node, word in zip(some, self._channel.hear([f"beat/{n}" for n in some]), strict=True):
+                if word is not None and self._trusted(node, word) and (beat := self._understood(word, Beat)):
+                    self._hear(node, beat)
 
     def _hear(self, node: int, beat: Beat) -> None:
         known = self._beats.get(node)
@@ -260,37 +299,44 @@ class Exchange:
 
     def _hear_speaker(self) -> None:
         assert self._speaker is not None
-        call, ruled, beat = self._channel.read(["call", "ruling", f"beat/{self._speaker}"])
-        if beat is not None:
-            heard = msgspec.msgpack.decode(beat, type=Beat)
+        said = self._channel.hear(["call", "ruling", f"beat/{self._speaker}"])
+        call, ruled, beat = [word if self._trusted(self._speaker, word) else None for word in said]
+        if beat is not None and (heard := self._understood(beat, Beat)) is not None:
             self._hear(self._speaker, heard)
             # Words take time and never negative time: the smallest difference is nearest to the clocks' own.
             off = time.time() - heard.at
             self._clock_off = off if self._clock_off is None else min(self._clock_off, off)
-        if call is not None:
-            wanted = msgspec.msgpack.decode(call, type=Call)
-            if wanted.number > self._calls:
-                self._calls = wanted.number
+        if call is not None and (wanted := self._understood(call, Call)) is not None and wanted.number > self._calls:
+            self._calls = wanted.number
+            # A speaker asks again only where an answer came too late: there is no need for a crowd of them.
+            if wanted.trigger in _TRIGGERS and self._answers.acquire(blocking=False):
                 threading.Thread(target=self._answer, args=(wanted,), name="rankscope-answer", daemon=True).start()
-        if ruled is not None:
-            self._follow(msgspec.msgpack.decode(ruled, type=Ruling))
+        if ruled is not None and (ruling_ := self._understood(ruled, Ruling)) is not None:
+            self._follow(ruling_, verified=ruled.verified)
 
-    def _follow(self, ruled: Ruling) -> None:
+    def _follow(self, ruled: Ruling, *, verified: bool) -> None:
         if ruled.number > self._rulings:
             self._rulings = ruled.number
             assert self._speaker is not None
-            self._hand_over(ruled.as_event(self.hellos[self._speaker].host))
+            try:
+                event = ruled.as_event(self.hellos[self._speaker].host, verified=verified)
+            except Nonsense as error:
+                self._note(f"a verdict on the rendezvous store could not be understood: {error}")
+                return
+            self._hand_over(event)
             self._channel.set(f"heard/{self.own.node}", str(ruled.number).encode())
 
     def _answer(self, call: Call) -> None:
         try:
             parcel = pack(self._collect(call.trigger), self._clock_off or 0.0, travelling(self._count))
-            self._channel.set(f"evidence/{call.number}/{self.own.node}", parcel)
+            self._channel.say(f"evidence/{call.number}/{self.own.node}", parcel)
             self._channel.append(f"answers/{call.number}", f"{self.own.node},".encode())
         except ChannelLost:
             return  # the speaker will find this node silent
         except Exception as error:  # noqa: BLE001  a fault of ours; the speaker finds this node silent
             self._note(f"the evidence of this node could not be sent: {type(error).__name__}: {error}")
+        finally:
+            self._answers.release()
 
     # A look at everything.
 
@@ -302,7 +348,7 @@ class Exchange:
             self._served = {node: beat.wants for node, beat in self._beats.items()}
         parts: dict[int, Evidence] = {}
         try:
-            self._channel.set("call", encode(Call(self._calls, trigger)))
+            self._channel.say("call", encode(Call(self._calls, trigger)))
             here = self._collect(trigger)
             self._await_answers(parts)
         except ChannelLost as error:
@@ -322,11 +368,15 @@ class Exchange:
             here_now = [node for node in self._listed(f"answers/{self._calls}") if node in missing]
             for some in batches(here_now, _BATCH):
                 keys = [f"evidence/{self._calls}/{node}" for node in some]
-                for node, value in zip(some, self._channel.read(keys), strict=True):
-                    if value is not None:
-                        parts[node] = unpack(value)
-                        missing.discard(node)
-                        progress = time.monotonic()
+                for node, word in zip(some, self._channel.hear(keys), strict=True):
+                    if word is None or not self._trusted(node, word):
+                        continue
+                    missing.discard(node)
+                    progress = time.monotonic()
+                    try:
+                        parts[node] = unpack(word.content, self.hellos[node].ranks)
+                    except TooMuch as error:
+                        self._note(f"the evidence of {self.hellos[node].host} was refused: {error}")
             if missing and not here_now:
                 time.sleep(0.05)
 
@@ -342,7 +392,8 @@ class Exchange:
         def ask(node: int) -> None:
             found[node] = knock(self.hellos[node].address, self.hellos[node].port)
 
-        doors = [node for node in nodes if node not in answered and not self._said_goodbye(node)]
+        # A goodbye without the seal is nobody's word: the door tells.
+        doors = [n for n in nodes if n not in answered and not (self._said_goodbye(n) and self._knows(n))]
         knocking = [threading.Thread(target=ask, args=(node,), name="rankscope-knock", daemon=True) for node in doors]
         for thread in knocking:
             thread.start()
@@ -355,12 +406,16 @@ class Exchange:
         state = "answered"
         if node == self.own.node:
             state = "cut-off" if link_is_down(self.own.address) else "answered"
-        elif self._said_goodbye(node):
+        elif self._said_goodbye(node) and (self._knows(node) or door == "gone"):
             state = "ended"
         elif door is not None:
             state = "silent" if door == "alive" else door
         silent = None if answered else self._silent_s(node)
-        return NodeEvidence(hello.host, hello.ranks, state, hello.pid, silent, self.own.host)
+        return NodeEvidence(hello.host, hello.ranks, state, hello.pid, silent, self.own.host, self._knows(node))
+
+    def _knows(self, node: int) -> bool:
+        """Whether it is the job's own node beyond doubt."""
+        return node == self.own.node or node in self._verified
 
     def _silent_s(self, node: int) -> float:
         heard = self._heard.get(node)

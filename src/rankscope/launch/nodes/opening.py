@@ -27,17 +27,19 @@ def open_exchange(
     hand_over: Callable[[Ruled], None],
     note: Callable[[str], None],
     holds_store: bool | None = None,
+    key: bytes | None = None,
 ) -> Exchange | None:
     """Joins the launchers of this attempt; None, with a note, where the rendezvous has no TCP store.
 
-    `holds_store`: whether this node serves it; None finds out.
+    `holds_store`: whether this node serves it; None finds out. `key`: what all launchers of the job know, and nobody
+    else.
     """
     base = tcp_store_of(store)
     if base is None:
         note("the rendezvous store is no TCP store: this node sees its own ranks only")
         return None
     prefix = f"rankscope/{_attempt_mark(store, node, attempt_key)}/"
-    channel = connect(store, prefix)
+    channel = connect(store, prefix, key)
     assert channel is not None
     address = own_address(base.host, base.port)
     door = Door(address)

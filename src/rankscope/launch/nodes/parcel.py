@@ -11,6 +11,8 @@ import msgspec
 
 from rankscope.evidence.encode import to_json
 from rankscope.evidence.model import Collective, Evidence, NodeEvidence, RankEvidence
+from rankscope.launch.nodes.bounds import TooMuch, plain_json, unpacked
+from rankscope.launch.nodes.words import MOST_RANKS
 
 NEWEST = 600
 """Calls and collectives of a rank that travel at most; all of them stay in the node's own folder."""
@@ -39,8 +41,17 @@ def pack(evidence: Evidence, clock_off_s: float = 0.0, newest: int = NEWEST) -> 
     return zlib.compress(data, 1)
 
 
-def unpack(data: bytes) -> Evidence:
-    return msgspec.json.decode(zlib.decompress(data), type=Evidence)
+def unpack(data: bytes, ranks: Sequence[int] | None = None) -> Evidence:
+    """Of a node that has these ranks; of others nothing is taken. Raises TooMuch."""
+    text = plain_json(unpacked(data, MOST_RANKS if ranks is None else len(ranks)))
+    try:
+        evidence = msgspec.json.decode(text, type=Evidence)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise TooMuch(f"a parcel that is no evidence: {str(error)[:200]}") from error
+    if ranks is None:
+        return evidence
+    own = tuple(seen for seen in evidence.ranks if seen.rank in set(ranks))
+    return replace(evidence, ranks=own, hosts=evidence.hosts[:1], nodes=())
 
 
 def merge(own: Evidence, others: Sequence[Evidence], nodes: tuple[NodeEvidence, ...]) -> Evidence:
@@ -51,7 +62,7 @@ def merge(own: Evidence, others: Sequence[Evidence], nodes: tuple[NodeEvidence, 
     limits = [part.stall_after_s for part in everyone if part.stall_after_s is not None]
     return replace(
         own,
-        world_size=max(part.world_size for part in everyone),
+        world_size=own.world_size,  # every node knows it from the rendezvous
         started_at=min(part.started_at for part in everyone),
         collected_at=max(part.collected_at for part in everyone),
         ranks=tuple(ranks[rank] for rank in sorted(ranks)),

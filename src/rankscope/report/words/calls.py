@@ -25,6 +25,7 @@ from rankscope.diagnosis.facts.calls import (
     NotCome,
     Now,
     OutOfData,
+    PairedAnyway,
     Passes,
     Perhaps,
     Sides,
@@ -32,6 +33,7 @@ from rankscope.diagnosis.facts.calls import (
     UnevenPasses,
     WaitsIn,
     WentOn,
+    WrongPair,
     WrongPeer,
 )
 from rankscope.diagnosis.verdict import Where
@@ -46,6 +48,7 @@ ADVICE.update(
         "one-rank-works": "where only one rank should work (evaluation, saving), keep collectives out of it: use "
         "model.module, not the DDP wrapper, and put the barrier after the branch",
         "decide-together": "decide from what all ranks share: all_reduce the flag before the branch",
+        "checkpoint-before": "go back to a checkpoint from before this place: what was computed since is wrong",
         "same-call": "make all ranks call the same operation with the same size, dtype and root at this place",
         "pad-first": "pad or gather sizes first where the data differs from rank to rank",
         "one-group-order": "use the process groups in one fixed order on every rank (sort by group, not by rank, dict "
@@ -165,12 +168,25 @@ def _(fact: Sides) -> str:
 
 @headline.register
 def _(fact: Sides) -> str:
-    return f"the ranks went two ways, and nothing shows which is wrong: {sentence(fact)}"
+    ways = {2: "two", 3: "three"}.get(len(fact.calls), str(len(fact.calls)))
+    return f"the ranks went {ways} ways, and nothing shows which is wrong: {sentence(fact)}"
 
 
 @sentence.register
 def _(fact: Mismatch) -> str:
     return f"{'; '.join(map(sentence, fact.calls))}: these never match"
+
+
+@sentence.register
+def _(fact: WrongPair) -> str:
+    return f"{'; '.join(map(sentence, fact.calls))}: these were paired, and do not belong together"
+
+
+@sentence.register
+def _(fact: PairedAnyway) -> str:
+    more = f", {fact.since} collectives ago" if fact.since else ""
+    later = f"; later it paired these: {'; '.join(map(sentence, fact.later))}" if fact.later else ""
+    return f"they were paired all the same and the job went on{more}: its numbers are wrong since then{later}"
 
 
 @sentence.register

@@ -59,6 +59,16 @@ def _(fact: facts.Raised) -> str:
 
 
 @sentence.register
+def _(fact: facts.MadeLater) -> str:
+    return f"{fact.path} was made or written {fact.seconds:.1f} s after the error: somebody was still at it"
+
+
+@sentence.register
+def _(fact: facts.YetToMake) -> str:
+    return f"rank {fact.rank} is still at {place(fact.where)}, in work that it does alone ahead of that line"
+
+
+@sentence.register
 def _(fact: facts.CameOutAs) -> str:
     return f"it came out as {fact.type}{_says(fact.text)}, which {_LED[fact.led]}{_in(fact.at)}"
 

@@ -17,6 +17,7 @@ from rankscope.diagnosis.facts.numbers import (
     HoldsOtherCopy,
     InputKept,
     KeptWaiting,
+    LoadedAlone,
     MayBeWritten,
     ReplicasDiffer,
     StepOfFiniteGradients,
@@ -180,7 +181,8 @@ def _(fact: ReplicasDiffer) -> str:
         if fact.odd
         else f"{ranks_text(fact.ranks)} no longer hold the same parameters"
     )
-    return f"{who}, first seen {_steps(fact.step)}"
+    alone = f"; no other rank loaded a checkpoint at {place(fact.loaded)}" if fact.loaded is not None else ""
+    return f"{who}, first seen {_steps(fact.step)}{alone}"
 
 
 @sentence.register
@@ -197,6 +199,12 @@ def _(fact: DifferedAgain) -> str:
 @sentence.register
 def _(fact: FewerSteps) -> str:
     return f"{ranks_text(fact.ranks)} made fewer optimizer steps than the others"
+
+
+@sentence.register
+def _(fact: LoadedAlone) -> str:
+    times = "" if fact.times == 1 else f" {fact.times} times"
+    return f"only rank {fact.rank} loaded a checkpoint{times} at {place(fact.where)}"
 
 
 @sentence.register

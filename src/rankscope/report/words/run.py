@@ -17,6 +17,7 @@ from rankscope.diagnosis.facts.run import (
     NeverStarted,
     NobodyNamed,
     OnlyExitCodes,
+    Overheard,
     ProbeFailed,
     SaidMeanwhile,
     StartingRanks,
@@ -38,6 +39,11 @@ ADVICE.update(
         "read-launcher-message": "see the message; it comes from torch's launcher",
     }
 )
+
+
+@sentence.register
+def _(fact: Overheard) -> str:
+    return f"{fact.host} says (not verified: the nodes share no key, see RANKSCOPE_KEY): {fact.headline.rstrip('.')}"
 
 
 @sentence.register

@@ -12,21 +12,13 @@ from rankscope.diagnosis.facts.endings import CameOutAs, Means, Raised, RaisedWh
 from rankscope.diagnosis.finding import Finding, Possibility
 from rankscope.diagnosis.rules.crashes.chains import Account, account_of, first_line, known_error_of, short_type
 from rankscope.diagnosis.rules.crashes.known_error import KnownError
-from rankscope.diagnosis.rules.standing.frames import plain_name, source_line
-from rankscope.diagnosis.source.reader import CodeReader
+from rankscope.diagnosis.rules.crashes.races import lost_a_race, misses_what_is_being_made, read_half_written
 from rankscope.diagnosis.verdict import Where
 from rankscope.diagnosis.views import innermost_user_frame, rank_culprit, where
 from rankscope.evidence.model import Evidence, Frame, RaisedException, RankEvidence
 
-_PATH = re.compile(r"'([^']+)'")
 _WORKER = re.compile(r"in DataLoader worker process (\d+)")
 _SPAWNED = re.compile(r"-- Process (\d+) terminated with the following error")
-_TRUNCATED = re.compile(
-    r"PytorchStreamReader failed|failed finding central directory|File is not a zip file|Ran out of input"
-    r"|pickle data was truncated|unexpected EOF|EOF marker|Compressed file ended before|incomplete metadata"
-)
-"""A file of which only the beginning is there."""
-_MAKES_FOLDER = re.compile(r"\b(?:mkdir|makedirs)\b")
 _FATES = {"pending": "pending", "exit": "caught", "thread": "thread"}
 _LONGEST = 160
 
@@ -53,13 +45,19 @@ def explain_account(rank: RankEvidence, account: Account, evidence: Evidence) ->
     at = place_of(account)
     raised = raised_fact(rank.rank, account, told)
     hidden = all(link.error is not told for link in account.links)
+    raced = misses_what_is_being_made(rank, told, evidence) if cause == "path-race" else None
     return Finding(
         outcome="hang" if cause == "dataloader-stuck" else "crash",
         cause=cause,
         certainty="likely" if cause in _LIKELY or hidden else "proven",
         culprits=(rank_culprit(rank, raised, at),),
         summary=raised,
-        because=(raised, *story(account, told), *((Means(known.name),) if known is not None else ())),
+        because=(
+            raised,
+            *story(account, told),
+            *((Means(known.name),) if known is not None else ()),
+            *((raced,) if raced is not None else ()),
+        ),
         fix=(known.fix if known is not None else ()) or _FIX.get(cause) or _general_fix(at),
         alternatives=()
         if cause == "exception"
@@ -173,60 +171,12 @@ def cause_of(rank: RankEvidence, exception: RaisedException, evidence: Evidence)
     if kind == "KeyboardInterrupt":
         return "killed", None
     if kind in {"FileExistsError", "FileNotFoundError"}:
-        return ("path-race" if _lost_a_race(rank, exception, evidence) else "exception"), None
+        return ("path-race" if lost_a_race(rank, exception, evidence) else "exception"), None
     if "DataLoader timed out after" in exception.message:
         return "dataloader-stuck", None
-    if _TRUNCATED.search(exception.message) and _read_half_written(rank, exception, evidence):
+    if read_half_written(rank, exception, evidence) or misses_what_is_being_made(rank, exception, evidence):
         return "path-race", None
     return special or "exception", known
-
-
-def _lost_a_race(rank: RankEvidence, exception: RaisedException, evidence: Evidence) -> bool:
-    """Another rank must show that it had to do with the path: it passed the same line, or names the path."""
-    others = [other for other in evidence.ranks if other.rank != rank.rank]
-    found = _PATH.search(exception.message)
-    if short_type(exception) == "FileExistsError":
-        user = innermost_user_frame(exception.frames)
-        inner = exception.frames[0] if exception.frames else None
-        made = inner is not None and plain_name(inner) in {"mkdir", "makedirs"}
-        if not made and not _MAKES_FOLDER.search(source_line(evidence, user)):
-            return False
-        # Where every rank failed alike, nobody won: the folder was there before.
-        return any(not _raised(other, "FileExistsError") for other in others)
-    if found is None:
-        return False
-    path = found[1]
-    return any(_names(other, path) for other in others)
-
-
-def _read_half_written(rank: RankEvidence, exception: RaisedException, evidence: Evidence) -> bool:
-    """A file of which only a part was there, on this rank alone, and not one of its own: somebody was still writing."""
-    if any(
-        _TRUNCATED.search(each.message) for other in evidence.ranks if other is not rank for each in other.exceptions
-    ):
-        return False
-    code = CodeReader(evidence)
-    line = source_line(evidence, innermost_user_frame(exception.frames))
-    return bool(line) and len(evidence.ranks) > 1 and not code.speaks_of_rank(line)
-
-
-def _raised(rank: RankEvidence, kind: str) -> bool:
-    return any(
-        kind in (short_type(each), *(earlier.type.rpartition(".")[2] for earlier in each.chain))
-        for each in rank.exceptions
-    )
-
-
-def _names(rank: RankEvidence, path: str) -> bool:
-    """A rank that itself misses the path is no proof that it makes it."""
-    if any(path in each.message for each in rank.exceptions if each.type.endswith("FileNotFoundError")):
-        return False
-    calls = [sample.syscall for sample in rank.processes if sample.syscall is not None]
-    return (
-        any(path in each.message for each in rank.exceptions)
-        or any(path in line for line in (*rank.output_tail, *rank.error_tail))
-        or any((call.target or "").startswith(path) for call in calls)
-    )
 
 
 def _general_fix(at: Where | None) -> tuple[Advice, ...]:

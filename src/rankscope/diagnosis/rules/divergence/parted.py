@@ -28,7 +28,7 @@ NOBODY = Blame(ranks=(), extra=False, reserved=False, reasons=())
 def explain_parted(divergence: Divergence, graph: WaitGraph, code: CodeReader) -> Finding:
     """For sequences that parted, and that no more special cause explains."""
     decided = NOBODY if _somebody_unseen(divergence, graph) else blame(divergence, graph.states, code)
-    if _is_mismatch(divergence, code):
+    if is_mismatch(divergence, code):
         return _mismatched(divergence, decided, graph)
     return skipped(divergence, decided, graph)
 
@@ -41,7 +41,7 @@ def _somebody_unseen(divergence: Divergence, graph: WaitGraph) -> bool:
     return bool(stuck - compared) and any(side.event is None for side in divergence.sides)
 
 
-def _is_mismatch(divergence: Divergence, code: CodeReader) -> bool:
+def is_mismatch(divergence: Divergence, code: CodeReader) -> bool:
     """Different operations for one another: at the same line, in the two branches of one condition, or one in place of
     another by how the sequences go on."""
     made = [side for side in divergence.sides if side.event is not None]
@@ -93,13 +93,13 @@ def skipped(divergence: Divergence, decided: Blame, graph: WaitGraph) -> Finding
                 at = _side_where(side, state) if decided.extra else standing(state)
                 culprits.append(suspect(state, waits_in(state), at))
     because: list[Fact] = [first_difference(divergence, graph), *calls.values(), *decided.reasons]
-    because += _went_on(divergence, decided)
+    because += went_on(divergence, decided)
     return Finding(
         outcome="hang",
         cause="collective-skipped",
         certainty="proven",
         culprits=tuple(culprits),
-        summary=_summary(divergence, decided),
+        summary=summary_of(divergence, decided),
         because=(*because, now(graph)),
         fix=(Advice("same-collectives"), Advice("one-rank-works")),
         alternatives=(Possibility("collective-mismatch", "possible", Perhaps("calls-differ")),),
@@ -114,7 +114,8 @@ def _began(divergence: Divergence) -> float | None:
     return min((side.event.at for side in divergence.sides if side.event is not None), default=None)
 
 
-def _summary(divergence: Divergence, decided: Blame) -> Fact:
+def summary_of(divergence: Divergence, decided: Blame) -> Fact:
+    """What the headline says of ranks that made a call more, or one fewer."""
     calls = tuple(called(side, divergence) for side in divergence.sides)
     if not decided.ranks:
         return Sides(calls)
@@ -130,7 +131,7 @@ def _summary(divergence: Divergence, decided: Blame) -> Fact:
     return Skipped(tuple(sorted(decided.ranks)), other.event.op, at, max(count, 1))
 
 
-def _went_on(divergence: Divergence, decided: Blame) -> list[Fact]:
+def went_on(divergence: Divergence, decided: Blame) -> list[WentOn]:
     """How the sequences go on after the difference, where they do and it is the blamed ranks that differ."""
     return [
         WentOn(side.ranks, side.kind, side.count)

@@ -7,10 +7,18 @@ from collections.abc import Mapping
 
 from rankscope.diagnosis.advice import Advice
 from rankscope.diagnosis.facts import Fact
-from rankscope.diagnosis.facts.numbers import DifferedAgain, FewerSteps, HoldsOtherCopy, ReplicasDiffer, SumDiffers
+from rankscope.diagnosis.facts.numbers import (
+    DifferedAgain,
+    FewerSteps,
+    HoldsOtherCopy,
+    LoadedAlone,
+    ReplicasDiffer,
+    SumDiffers,
+)
 from rankscope.diagnosis.finding import Finding
-from rankscope.diagnosis.views import rank_culprit
-from rankscope.evidence.model import Checksum, Evidence, Progress, RankEvidence
+from rankscope.diagnosis.verdict import Where
+from rankscope.diagnosis.views import innermost_user_frame, rank_culprit, where
+from rankscope.evidence.model import Checksum, Evidence, Progress, RankEvidence, Stage
 
 _TOLERANCE = 1e-5
 """Replicas get the same gradients and make the same steps: they are equal bit by bit. Sums of them nearly are."""
@@ -31,7 +39,10 @@ def explain_diverged(evidence: Evidence) -> Finding | None:
     if len(differing) < _LEAST_DIFFERENCES:
         return None
     first, sums = differing[0]
+    loaded = {rank: alone for rank in sums if (alone := _loaded_alone(rank, written)) is not None}
     odd = _minority(sums)  # of the first difference: what differs later may be a consequence
+    if not odd and len(loaded) == 1:
+        odd = tuple(loaded)
     seen = {rank.rank: rank for rank in evidence.ranks}
     because: list[Fact] = [
         SumDiffers(first.name, first.step, tuple(sorted(sums.items())[:_MOST_SUMS_TOLD])),
@@ -40,18 +51,48 @@ def explain_diverged(evidence: Evidence) -> Finding | None:
     behind = _behind(_steps(evidence))
     if behind:
         because.append(FewerSteps(behind))
+    because += [alone for rank, alone in loaded.items() if rank in odd]
     return Finding(
         outcome="corrupt",
         cause="parameters-diverged",
         certainty="proven" if not odd else "likely",
-        culprits=tuple(rank_culprit(seen[rank], HoldsOtherCopy(rank), None) for rank in odd),
-        summary=ReplicasDiffer(odd, tuple(sorted(sums)), first.step),
+        culprits=tuple(rank_culprit(seen[rank], HoldsOtherCopy(rank), _place(loaded.get(rank))) for rank in odd),
+        summary=ReplicasDiffer(
+            odd, tuple(sorted(sums)), first.step, _place(loaded.get(odd[0])) if len(odd) == 1 else None
+        ),
         because=tuple(because),
         fix=_FIX,
         references=_REFERENCES,
         victims=tuple(sorted(rank for rank in sums if rank not in odd)) if odd else (),
         since=evidence.collected_at,
     )
+
+
+def _place(loaded: LoadedAlone | None) -> Where | None:
+    return None if loaded is None else loaded.where
+
+
+def _loaded_alone(rank: int, written: Mapping[int, Progress]) -> LoadedAlone | None:
+    """Where this rank, and none of those it is compared with, loaded a checkpoint: that
+    writes parameters behind the back of what keeps them equal."""
+    others = {place for other, progress in written.items() if other != rank for place in _loads(progress)}
+    own = _loads(written[rank])
+    alone = [place for place in own if place not in others]
+    return LoadedAlone(rank, alone[0], own[alone[0]]) if alone else None
+
+
+def _loads(progress: Progress) -> dict[Where, int]:
+    """Places that loaded a checkpoint, the first first, and how often."""
+    found: dict[Where, int] = {}
+    for stage in progress.stages:
+        at = where(innermost_user_frame(stage.site)) if _loads_checkpoint(stage) else None
+        if at is not None:
+            found[at] = found.get(at, 0) + 1
+    return found
+
+
+def _loads_checkpoint(stage: Stage) -> bool:
+    return stage.kind == "load" and not stage.failed
 
 
 def differ(written: Mapping[int, Progress]) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from rankscope.diagnosis import views
 from rankscope.diagnosis.advice import Advice
 from rankscope.diagnosis.causes import CAUSES
+from rankscope.diagnosis.device import stands_in_device_wait
 from rankscope.diagnosis.facts.roots import (
     AllWait,
     AwaitsUnseen,
@@ -50,6 +51,8 @@ def explain_roots(evidence: Evidence, graph: WaitGraph, endings: Endings) -> Fin
     unknown = [graph.states[rank] for rank in roots if graph.states[rank].kind == "unknown"]
     if any(state.seen is not None and _goes_on(state.seen) for state in unknown):
         return None  # it goes on, and may come to what the others wait in at any moment
+    if unknown and all(state.seen is not None and stands_in_device_wait(state.seen) for state in unknown):
+        return None  # the GPUs of some wait for somebody: who that is, their stacks do not show
     if unknown:
         return _blind(unknown, graph)
     if not found:

@@ -1,0 +1,64 @@
+"""Bounds on what comes over the network, before anything is made of it."""
+
+from __future__ import annotations
+
+import re
+import zlib
+
+MOST_PACKED = 64 << 20
+MOST_UNPACKED = 96 << 20
+_PER_RANK = 8 << 20
+_PER_NODE = 16 << 20
+_MOST_DEPTH = 64
+
+# Characters that steer a terminal or turn the order of text around, as JSON writes them and as UTF-8 does.
+# An escaped backslash comes first: what follows it is no escape.
+_STEERING = re.compile(
+    rb"\\\\|\\u(?:00(?:0[0-9a-fA-F]|1[0-9a-fA-F]|7[fF]|[89][0-9a-fA-F])|20(?:0[eEfF]|2[89a-eA-E]|6[6-9]))"
+    rb"|\xc2[\x80-\x9f]|\xe2\x80[\x8e\x8f\xa8-\xae]|\xe2\x81[\xa6-\xa9]|\x7f"
+)
+
+
+class TooMuch(Exception):
+    """More than a node can have to say."""
+
+
+def unpacked(data: bytes, ranks: int) -> bytes:
+    """The JSON in a parcel of a node with so many ranks. Raises TooMuch before it takes the memory."""
+    if len(data) > MOST_PACKED:
+        raise TooMuch(f"a parcel of {len(data) >> 20} MB")
+    most = min(MOST_UNPACKED, _PER_NODE + _PER_RANK * ranks)
+    unpacking = zlib.decompressobj()
+    try:
+        text = unpacking.decompress(data, most + 1)
+    except zlib.error as error:
+        raise TooMuch(f"a parcel that cannot be unpacked: {error}") from error
+    if len(text) > most or unpacking.unconsumed_tail:
+        raise TooMuch(f"a parcel of more than {most >> 20} MB")
+    if not unpacking.eof:
+        raise TooMuch("a parcel that is cut off")
+    if too_deep(text):
+        raise TooMuch(f"a parcel nested deeper than {_MOST_DEPTH}")
+    return text
+
+
+_TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)
+
+
+def too_deep(text: bytes, most: int = _MOST_DEPTH) -> bool:
+    """Whether brackets of JSON are nested deeper than that."""
+    depth = 0
+    for token in _TOKENS.finditer(text):
+        first = text[token.start()]
+        if first in b"[{":
+            depth += 1
+            if depth > most:
+                return True
+        elif first in b"]}":
+            depth -= 1
+    return False
+
+
+def plain_json(text: bytes) -> bytes:
+    """JSON whose texts hold nothing that steers a terminal."""
+    return _STEERING.sub(lambda found: found[0] if found[0] == rb"\\" else b" ", text)
