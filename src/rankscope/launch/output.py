@@ -35,6 +35,7 @@ _READ = 64 * 1024
 _PIPE_BYTES = 1 << 20
 _ATOMIC_WRITE = 4096
 _PROGRESS_EVERY_S = 5.0
+_STOPS_KNOWN_S = 0.5
 _TAIL_LINES = 400
 _TAIL_LINE_BYTES = 4096
 
@@ -89,6 +90,7 @@ class OutputPump:
         self._merger = Merger() if merge else None
         self._names: dict[int, Name] = {}
         self._told_to_stop: deque[int] = deque()
+        self._stops_known = threading.Event()
         self._copies: dict[str, list[_Copy]] = {"stdout": [], "stderr": []}
         self._drop = drop
         self._streams: dict[Key, _Stream] = {}
@@ -135,10 +137,16 @@ class OutputPump:
                 stream.write_fd = None
 
     def told_to_stop(self, local_ranks: Sequence[int]) -> None:
-        """We have signalled these ranks: tracebacks that they print from now on are kept in their files only."""
+        """We are about to signal these ranks: tracebacks that they print from now on are kept in their files only.
+
+        Returns when what they had printed before is read, or after a moment where the console blocks.
+        """
+        self._stops_known.clear()
         self._told_to_stop.extend(local_ranks)
         with contextlib.suppress(OSError):  # the pump has finished
             os.eventfd_write(self._wake_fd, 1)
+            if not self._stopped.is_set():
+                self._stops_known.wait(_STOPS_KNOWN_S)
 
     def add_copy(self, stream: Literal["stdout", "stderr"], needles: Sequence[str], file: Path) -> None:
         """Console lines that contain one of the needles are appended to the file too, prefix included."""
@@ -227,11 +235,13 @@ class OutputPump:
                 self._end(stream)
         if woken:
             os.eventfd_read(self._wake_fd)
-        while self._told_to_stop:  # after what they had printed before
+        while woken and self._told_to_stop:  # after what they had printed before
             local_rank = self._told_to_stop.popleft()
             for stream in self._reading:
                 if stream.key[0] == local_rank and stream.after_stop is None:
                     stream.after_stop = TracebackFilter()
+        if woken:
+            self._stops_known.set()
         while self._new:
             stream = self._new.popleft()
             self._reading.add(stream)
