@@ -54,7 +54,7 @@ def main():
 if __name__ == "__main__":
     main()
 """
-BLOWS = {
+BLOWS: dict[str, list[float | signal.Signals]] = {
     "kill": [signal.SIGKILL],
     "segfault": [signal.SIGSEGV],
     "terminate": [signal.SIGTERM],

@@ -28,7 +28,6 @@ OURS = {
     "low_memory",
     "comm_debug",
     "node_key_file",
-    "report",
     "gpus",
     "on_nan",
     "on_corrupt",
