@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from rankscope import __version__
 from rankscope.errors import RankscopeError, UsageError
-from rankscope.mask import learn
+from rankscope.mask import learn, mask_text
 from rankscope.terminal_text import harmless
 
 USAGE = """\
@@ -126,8 +126,11 @@ def main(arguments: list[str] | None = None) -> int:
             raise UsageError(f"no verb '{given[0]}'{_nearest(given[0])}; see 'rankscope --help'")
         return verb(given[1:])
     except RankscopeError as error:
-        print(harmless(f"rankscope: {error}"), file=sys.stderr)
+        print(harmless(f"rankscope: {mask_text(str(error))}"), file=sys.stderr)
         return error.exit_code
+    except KeyboardInterrupt:
+        print("rankscope: interrupted", file=sys.stderr)
+        return 130
     except BrokenPipeError:
         # Whoever read the output has had enough, as `head` does. Python must not complain about it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

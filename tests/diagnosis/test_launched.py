@@ -90,7 +90,8 @@ def job(
 ) -> Evidence:
     gpu = Gpu(0, "NVIDIA H200", 100, 5, 140, 40, tuple(seen.pid for seen in ranks), work)
     hosts = (HostEvidence("node-1", gpus=(gpu,), ras=ras),)
-    return replace(make.evidence(*ranks, hosts=hosts), trigger="attach", world_size=world or len(ranks))
+    source = {"train.py": "\n" * 68 + "value = loss.item()\n" + "\n" * 30}
+    return replace(make.evidence(*ranks, hosts=hosts, source=source), trigger="attach", world_size=world or len(ranks))
 
 
 def attached(evidence: Evidence) -> Verdict:
@@ -170,6 +171,19 @@ def test_more_of_one_and_fewer_of_another_is_another_way() -> None:
     assert (verdict.cause, blamed(verdict)) == ("collective-mismatch", [1])
 
 
+def test_who_is_ahead_in_everything_is_not_blamed_where_the_others_crossed() -> None:
+    """Rank 2 left out a call and went on; the call of rank 1 was paired with what it did instead, and rank 1 came on to
+    where rank 2 is. The counts alone cannot tell that from rank 0 having left out the other call."""
+    counts = (
+        {"AllGather": 92, "AllReduce": 91},
+        {"AllGather": 92, "AllReduce": 92},
+        {"AllGather": 91, "AllReduce": 92},
+    )
+    ras = looks(RasLook(0.0, "2.28.9", True, (counted(*counts),)))
+    verdict = attached(job(*(spinning(n, 100 + n) for n in range(3)), ras=ras))
+    assert (verdict.outcome, verdict.certainty, blamed(verdict)) == ("hang", "possible", [])
+
+
 def test_of_two_ranks_nobody_is_blamed() -> None:
     ras = looks(RasLook(0.0, "2.28.9", True, (counted({"AllReduce": 9}, {"AllReduce": 8}),)))
     verdict = attached(job(spinning(0, 100), spinning(1, 101), ras=ras))
@@ -231,6 +245,21 @@ def test_a_rank_in_a_collective_and_two_that_wait_for_their_gpus_blame_nobody() 
     gather = (*ITEM, make.lib("torch/distributed/distributed_c10d.py", "all_gather"))
     first = spinning(0, 100, stacks=stacks((50, 50), gather))
     verdict = attached(job(first, spinning(1, 101), spinning(2, 102), work=None))
+    assert (verdict.outcome, blamed(verdict)) == ("unknown", [])
+
+
+def test_a_rank_of_another_machine_is_not_blamed_for_its_count_alone() -> None:
+    ras = looks(RasLook(0.0, "2.28.9", True, (counted(*({"AllReduce": 6},) * 3, {"AllReduce": 5}),)))
+    verdict = attached(job(*(spinning(n, 100 + n) for n in range(3)), ras=ras, world=4))
+    assert (verdict.outcome, blamed(verdict)) == ("unknown", [])
+    assert any("rank 3 5, ranks 0-2 6" in line for line in verdict.because)
+    assert "rankscope attach" in verdict.next[0]
+
+
+def test_nobody_is_blamed_while_those_ahead_are_at_work() -> None:
+    ranks = (moving(0, 100), moving(1, 101), spinning(2, 102))
+    ras = looks(RasLook(0.0, "2.28.9", True, (counted({"AllReduce": 6}, {"AllReduce": 6}, {"AllReduce": 5}),)))
+    verdict = attached(job(*ranks, ras=ras))
     assert (verdict.outcome, blamed(verdict)) == ("unknown", [])
 
 

@@ -20,6 +20,7 @@ OURS = {
     "stall_after",
     "no_probe",
     "json",
+    "report",
     "stages",
     "no_merge",
     "serialize_imports",

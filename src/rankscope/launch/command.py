@@ -18,6 +18,7 @@ from rankscope.diagnosis.codec import verdict_to_json
 from rankscope.diagnosis.verdict import Verdict
 from rankscope.errors import UsageError
 from rankscope.launch import afterwards, beforehand, comm_debug, environment, folder, limits, options, program
+from rankscope.launch.events import CutShort
 from rankscope.launch.job import Job
 from rankscope.launch.nodes import node_key
 from rankscope.launch.output import OutputPump
@@ -141,7 +142,8 @@ def _launch(
         api.launch_agent(config, entry, list(arguments))
     except ChildFailedError:
         return None  # the supervisor knows more
-    except SignalException:
+    except SignalException as stopped:
+        supervisor.feed(CutShort(int(stopped.sigval)))
         return None
     except Exception as error:  # noqa: BLE001  rendezvous and stores raise what they like; it becomes the verdict
         return error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -267,6 +268,15 @@ def launch_config(options: RunOptions) -> tuple[Any, Any, list[str]]:
         config, entry, arguments = config_from_args(args)
     except (ValueError, AssertionError, RuntimeError, TypeError, OSError) as error:
         raise UsageError(f"{error} (see 'rankscope run --help')") from error
+    if not args.log_dir and args.logs_specs is None and config.logs_specs is not None:
+        _remove_needless_folder(config.logs_specs.root_log_dir)
     if config.nproc_per_node < 1:
         raise UsageError("--nproc-per-node found no device to run on: give a number")
     return config, entry, arguments
+
+
+def _remove_needless_folder(path: str) -> None:
+    """Torch makes a temporary folder for logs that go to the run's folder."""
+    if os.path.basename(path).startswith("torchelastic_"):
+        with suppress(OSError):  # not empty: somebody uses it after all
+            os.rmdir(path)

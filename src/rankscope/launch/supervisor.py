@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import Protocol
 
 from rankscope.diagnosis.codec import verdict_to_json
@@ -27,7 +29,7 @@ from rankscope.launch.process_tree import kill_descendants
 from rankscope.launch.run_state import Policy, State
 from rankscope.launch.watch import Watcher
 from rankscope.mask import mask_text
-from rankscope.private_files import make_own_folder, write_private
+from rankscope.private_files import Reserve, make_own_folder, write_private
 from rankscope.report import live
 from rankscope.report.conclude import annotated, examine
 
@@ -72,6 +74,7 @@ class Supervisor:
         self._let_go = threading.Event()
         self._hurry = False
         self._verdict: Verdict | None = None
+        self._reserve = Reserve(job.folder)
         self._code = 1
 
     def serve(self, elastic: Elastic) -> None:
@@ -169,6 +172,7 @@ class Supervisor:
                 case on.Conclude(verdict, notes):
                     self._verdict = afterwards.complete(verdict, notes, self._job, self._pace)
                     self._write(self._verdict)
+                    self._reserve.release()
                     self._leave_page(self._verdict)
                 case on.Show() if self._verdict is not None:
                     self._job.pump.finish(_LAST_OUTPUT_S)
@@ -216,10 +220,26 @@ class Supervisor:
     def _write(self, verdict: Verdict) -> None:
         """verdict.json, as far as the disk lets us."""
         path = self._job.folder / "verdict.json"
+        data = verdict_to_json(verdict)
         try:
-            write_private(path, verdict_to_json(verdict))
+            write_private(path, data)
+            return
         except OSError as error:
-            self._job.note_problem(f"{path}: {error.strerror}")
+            problem = error
+        self._reserve.release()
+        try:
+            write_private(path, data)
+        except OSError:
+            self._job.note_problem(f"{path}: {problem.strerror}{self._kept_elsewhere(data)}")
+
+    def _kept_elsewhere(self, data: bytes) -> str:
+        """On another disk, where the run's own is full."""
+        other = Path(tempfile.gettempdir()) / f"rankscope-{os.getuid()}-verdict-{os.getpid()}.json"
+        try:
+            write_private(other, data)
+        except OSError:
+            return ""
+        return f"; the verdict is in {other}"
 
     def _leave_page(self, verdict: Verdict) -> None:
         """The verdict is written by now: whatever becomes of the page, it stands."""

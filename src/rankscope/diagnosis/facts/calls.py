@@ -231,7 +231,7 @@ class UnevenPasses(Fact):
 
 @dataclass(frozen=True, slots=True)
 class FewerMessages(Fact):
-    """A rank made fewer sends or receives than in every round before."""
+    """A rank made fewer, or more, sends and receives than in every round before."""
 
     rank: int
     op: str
@@ -256,6 +256,19 @@ class WrongPeer(Fact):
     wait: WaitsIn
     usual: int
     times: int
+
+
+@dataclass(frozen=True, slots=True)
+class OtherPeers(Fact):
+    """A rank exchanged messages with other ranks than ever before from the same line."""
+
+    rank: int
+    new: tuple[int, ...]
+    """With whom it exchanged now and never before."""
+    gone: tuple[int, ...]
+    """With whom it always had, and not now."""
+    times: int
+    where: Where | None = None
 
 
 @dataclass(frozen=True, slots=True)

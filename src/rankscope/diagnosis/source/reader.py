@@ -59,6 +59,11 @@ class CodeReader:
                     first = frame, branch
         return first
 
+    def nearest_condition(self, site: Iterable[Frame]) -> tuple[Frame, Branch] | None:
+        """The innermost condition on the way to a call, in any of the user's frames."""
+        found = ((frame, branch) for frame, around in self._each(site) for branch in _choices(around))
+        return next(found, None)
+
     def stands_under(self, found: tuple[Frame, Branch], site: Iterable[Frame]) -> bool:
         """Whether another site depends on the same condition, on the same side of it."""
         where, branch = found

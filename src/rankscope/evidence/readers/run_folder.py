@@ -13,12 +13,15 @@ import msgspec
 from rankscope.errors import EvidenceError
 from rankscope.evidence.model import Evidence
 from rankscope.evidence.readers.refused import Refused
+from rankscope.evidence.regular import read_regular
 from rankscope.evidence.store import FILE_NAME, load_evidence
 
 _MARKS = ("run.json", "verdict.json")
 _OWN = frozenset({"run.json", "verdict.json", "environment.json", "ranks.json", "report.html", FILE_NAME})
 """Files of ours that are no evidence by themselves."""
 _ATTEMPT = re.compile(r"attempt_(\d+)")
+_LARGEST_VERDICT = 256 << 20
+_MOST_FILES = 200_000
 _LEVELS = 3
 """So far above an evidence.json lies the folder of its run, at most."""
 
@@ -114,8 +117,16 @@ def _beside(folder: Path, attempt: int | None) -> Iterator[Path]:
     """All but our own notes and the logs of other attempts."""
     logs = sorted(int(match[1]) for each in folder.glob("logs/attempt_*") if (match := _ATTEMPT.fullmatch(each.name)))
     wanted = attempt if attempt in logs else (logs[-1] if logs else None)
+    known: set[tuple[int, int]] = set()
+    count = 0
     for root, folders, names in os.walk(folder, followlinks=True):
         here = Path(root)
+        about = here.stat()
+        count += len(names)
+        if (about.st_dev, about.st_ino) in known or count > _MOST_FILES:
+            folders.clear()  # a link leads back, or to something that is no run
+            continue
+        known.add((about.st_dev, about.st_ino))
         folders[:] = sorted(
             name
             for name in folders
@@ -130,10 +141,10 @@ def _beside(folder: Path, attempt: int | None) -> Iterator[Path]:
 
 def _verdict(path: Path, plan: Plan) -> RunVerdict | None:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=RunVerdict)
+        return msgspec.json.decode(read_regular(path, _LARGEST_VERDICT), type=RunVerdict)
     except FileNotFoundError:
         return None  # the run was killed, or goes on
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (OSError, EvidenceError, msgspec.DecodeError, UnicodeDecodeError) as error:
         plan.refused.append(Refused(str(path), f"is damaged or cut off: {error}"))
         return None
 

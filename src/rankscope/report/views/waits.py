@@ -150,7 +150,8 @@ def _laid_out(
             x += NODE_WIDTH + _GAP_X
             tallest = max(tallest, height)
         y += tallest + _GAP_Y
-    arrows, sentences = [], []
+    arrows: list[Arrow] = []
+    sentences = []
     margin = width + 6
     for at, node in nodes.items():
         device = _device_waits(incident.state(classes[at][0]))

@@ -24,6 +24,7 @@ from rankscope.diagnosis.facts.calls import (
     NoMeeting,
     NotCome,
     Now,
+    OtherPeers,
     OutOfData,
     PairedAnyway,
     Passes,
@@ -305,6 +306,11 @@ def _(fact: UnevenPasses) -> str:
 
 @sentence.register
 def _(fact: FewerMessages) -> str:
+    if fact.peer < 0 and fact.made > fact.usual:
+        return (
+            f"rank {fact.rank} began {fact.made} messages at {_at(fact.where)}, where it had begun {fact.usual} every "
+            "time before"
+        )
     if fact.peer < 0:
         return f"rank {fact.rank} began {fact.made} of its usual {fact.usual} messages at {_at(fact.where)}"
     return (
@@ -321,7 +327,31 @@ def _(fact: FewerMessages) -> str:
 
 @doing.register
 def _(fact: FewerMessages) -> str:
+    if fact.made > fact.usual:
+        return f"made {fact.made} messages instead of {fact.usual}"
     return f"made {fact.made} of {fact.usual} messages and went on"
+
+
+@sentence.register
+def _(fact: OtherPeers) -> str:
+    return f"all {fact.times} times before, rank {fact.rank} had exchanged these messages {_partners(fact.gone)}"
+
+
+@headline.register
+def _(fact: OtherPeers) -> str:
+    return (
+        f"rank {fact.rank} exchanges messages {_partners(fact.new)} instead of {_partners(fact.gone)} at "
+        f"{_at(fact.where)}: all {fact.times} times before it was the latter"
+    )
+
+
+@doing.register
+def _(fact: OtherPeers) -> str:
+    return f"exchanges messages {_partners(fact.new)} instead of {_partners(fact.gone)}"
+
+
+def _partners(ranks: tuple[int, ...]) -> str:
+    return f"with {ranks_text(ranks)}" if ranks else "as often as ever"
 
 
 @sentence.register

@@ -9,10 +9,12 @@ from rankscope.diagnosis.divergence import Divergence, Side
 from rankscope.diagnosis.facts import Fact
 from rankscope.diagnosis.facts.calls import Called, Extra, Mismatch, Perhaps, Sides, Skipped, WentOn
 from rankscope.diagnosis.finding import Finding, Possibility
+from rankscope.diagnosis.rank_wait import LEAVING
 from rankscope.diagnosis.rules.divergence.call_facts import (
     called,
     first_difference,
     now,
+    site_of,
     standing,
     suspect,
     waits_in,
@@ -30,7 +32,7 @@ def explain_parted(divergence: Divergence, graph: WaitGraph, code: CodeReader) -
     decided = NOBODY if _somebody_unseen(divergence, graph) else blame(divergence, graph.states, code)
     if is_mismatch(divergence, code):
         return _mismatched(divergence, decided, graph)
-    return skipped(divergence, decided, graph)
+    return skipped(divergence, decided, graph, code)
 
 
 def _somebody_unseen(divergence: Divergence, graph: WaitGraph) -> bool:
@@ -82,7 +84,7 @@ def _side_where(side: Side, state: State) -> Where | None:
     return views.where(side.site[0]) if side.site else standing(state)
 
 
-def skipped(divergence: Divergence, decided: Blame, graph: WaitGraph) -> Finding:
+def skipped(divergence: Divergence, decided: Blame, graph: WaitGraph, code: CodeReader) -> Finding:
     """Ranks that made a call more, or one fewer, than the rest."""
     calls = {side.ranks: called(side, divergence) for side in divergence.sides}
     culprits = []
@@ -90,7 +92,8 @@ def skipped(divergence: Divergence, decided: Blame, graph: WaitGraph) -> Finding
         for rank in side.ranks:
             if rank in decided.ranks:
                 state = graph.states[rank]
-                at = _side_where(side, state) if decided.extra else standing(state)
+                extra = decided.extra and side.event is not None
+                at = _side_where(side, state) if extra else _passed_at(side, divergence, state, graph, code)
                 culprits.append(suspect(state, waits_in(state), at))
     because: list[Fact] = [first_difference(divergence, graph), *calls.values(), *decided.reasons]
     because += went_on(divergence, decided)
@@ -107,6 +110,27 @@ def skipped(divergence: Divergence, decided: Blame, graph: WaitGraph) -> Finding
         ways=() if culprits else ways(divergence),
         began=_began(divergence),
     )
+
+
+def _ran_on(state: State, graph: WaitGraph) -> bool:
+    """The program has run on, with its GPU behind it, to a line on which all the others stand too: that line tells
+    nothing about where they parted."""
+    wait = state.wait
+    if wait is None or wait.op == LEAVING:
+        return wait is not None
+    if wait.event is None or wait.event.backend != "nccl":
+        return False
+    return len({site_of(graph.states[rank])[:1] for rank in graph.deadlocked}) == 1
+
+
+def _passed_at(side: Side, divergence: Divergence, state: State, graph: WaitGraph, code: CodeReader) -> Where | None:
+    """Where the rank waits instead; of one that has run on, or only leaves its groups, the condition that led it past
+    the call."""
+    if not _ran_on(state, graph):
+        return standing(state)
+    site = next((other.site for other in divergence.sides if other is not side and other.site), ())
+    led = code.way_past(site) or code.nearest_condition(site)
+    return Where(led[0].file, led[1].line, led[0].function) if led is not None else standing(state)
 
 
 def _began(divergence: Divergence) -> float | None:
