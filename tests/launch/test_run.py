@@ -204,7 +204,7 @@ def test_sigterm_of_a_scheduler_ends_in_143(rankscope: Rankscope) -> None:
         time.sleep(60)
         """
     )
-    started = rankscope.start(script)
+    started = rankscope.start("--no-merge", script)
     started.shows("ready 0", "ready 1")
     os.kill(started.process.pid, signal.SIGTERM)
     ended = started.wait(20.0)

@@ -235,18 +235,25 @@ class OutputPump:
                 self._end(stream)
         if woken:
             os.eventfd_read(self._wake_fd)
-        while woken and self._told_to_stop:  # after what they had printed before
+            self._heed_wishes()
+        self._write_ready()
+
+    def _heed_wishes(self) -> None:
+        """New streams are read from the next turn on, and only then counts that their ranks were told to stop: what
+        they had printed before comes first."""
+        if self._new:
+            while self._new:
+                stream = self._new.popleft()
+                self._reading.add(stream)
+                self._selector.register(stream.read_fd, selectors.EVENT_READ, stream)
+            os.eventfd_write(self._wake_fd, 1)
+            return
+        while self._told_to_stop:
             local_rank = self._told_to_stop.popleft()
             for stream in self._reading:
                 if stream.key[0] == local_rank and stream.after_stop is None:
                     stream.after_stop = TracebackFilter()
-        if woken:
-            self._stops_known.set()
-        while self._new:
-            stream = self._new.popleft()
-            self._reading.add(stream)
-            self._selector.register(stream.read_fd, selectors.EVENT_READ, stream)
-        self._write_ready()
+        self._stops_known.set()
 
     def _take(self, stream: _Stream, chunk: bytes) -> None:
         if stream.file is not None and self._drop is None:
