@@ -13,7 +13,7 @@ from typing import Any
 from rankscope.mask import mask_environment
 
 NAMES = frozenset(
-    {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "OMP_NUM_THREADS", "DDP_BACKEND"}
+    {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "OMP_NUM_THREADS", "DDP_BACKEND", "GPU_RANK"}
 )
 PREFIXES = ("MASTER_", "CUDA_", "NCCL_", "TORCH_", "PYTORCH_", "GLOO_", "WANDB_", "SLURM_", "HF_")
 _PACKAGES = ("torch", "lightning", "transformers", "accelerate", "wandb")

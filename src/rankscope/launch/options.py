@@ -33,6 +33,8 @@ class RunOptions:
     memory_limit: int | None
     low_memory: bool
     comm_debug: bool
+    comm_timeout_s: int | None = None
+    """What torch's own default of a group's timeout becomes; None leaves it."""
     gpus: str | None = None
     """As the user wrote it; None leaves the choice to CUDA_VISIBLE_DEVICES."""
     wait_for_gpus: bool = False
@@ -65,6 +67,7 @@ def parse(arguments: list[str]) -> RunOptions:
         memory_limit=namespace.memory_limit,
         low_memory=namespace.low_memory,
         comm_debug=namespace.comm_debug,
+        comm_timeout_s=namespace.comm_timeout,
         gpus=namespace.gpus,
         wait_for_gpus=namespace.wait,
         node_key_file=namespace.node_key_file,
@@ -154,6 +157,13 @@ def build_parser() -> argparse.ArgumentParser:
         help="let NCCL and torch.distributed tell what they do; NCCL's lines go to comm/ in the run's folder and "
         "are read by the diagnosis",
     )
+    ours.add_argument(
+        "--comm-timeout",
+        type=_seconds,
+        metavar="SECONDS",
+        help="how long a collective may take before torch gives it up, where the program does not say (torch: 600 with "
+        "NCCL, 1800 with gloo); NCCL_TIMEOUT=SECONDS means the same",
+    )
     ours.add_argument("--json", action="store_true", help="print the verdict as JSON on standard output at the end")
     ours.add_argument(
         "--gpus",
@@ -188,6 +198,10 @@ def _leave_abbreviations_to_torch(parser: argparse.ArgumentParser, ours: argpars
 
 def _speak_in_one_line(parser: argparse.ArgumentParser) -> None:
     def error(message: str) -> NoReturn:
+        if "training_script" in message:
+            message = (
+                "there is no script to run: name it after the options, as in rankscope run --nproc-per-node 2 train.py"
+            )
         raise UsageError(f"{message} (see 'rankscope run --help')")
 
     parser.error = error  # type: ignore[method-assign]
@@ -203,6 +217,12 @@ def _threshold(text: str) -> float | None:
     if not 1.0 <= seconds < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} s is not possible: give at least 1 second, or 'auto'")
     return seconds
+
+
+def _seconds(text: str) -> int:
+    if not text.isdigit() or not 1 <= int(text) <= 10**7:
+        raise argparse.ArgumentTypeError(f"'{text}' is no number of seconds: write 3600 for an hour")
+    return int(text)
 
 
 def _size(text: str) -> int:

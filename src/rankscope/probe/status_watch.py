@@ -1,4 +1,4 @@
-"""What changed in the environment and the process group since the program started, told around its trainer."""
+"""Environment, CUDA and process group of the program, told around its trainer and where its set-up fails."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 from rankscope.probe.stages import StageBook
 
 _before: dict[str, str] = {}
+_LONGEST = 2000
+_OF_A_SET_UP = ("MASTER_", "NCCL_", "CUDA_", "TORCH_", "GLOO_", "DDP_", "RANK", "LOCAL_RANK", "WORLD_SIZE")
 
 
 def remember() -> None:
@@ -19,6 +21,38 @@ def remember() -> None:
 
 def tell_changes(book: StageBook, frame: FrameType | None) -> None:
     """One mark with the variables and the group state that are not what they were; none where nothing changed."""
+    parts, state = _changed()
+    if _before.get("process group", "no process group") != state:
+        parts.append(state)
+    if parts:
+        book.mark("Environment changed", "status", frame, note=", ".join(parts)[:_LONGEST], always=True)
+    _keep(state)
+
+
+def tell_status(book: StageBook, frame: FrameType | None, when: str) -> None:
+    """One mark with all of it: variables that changed since they were told last, CUDA, process group."""
+    from rankscope.process_status import status
+
+    parts, state = _changed()
+    now = status()
+    gpus = ", ".join(gpu.name for gpu in now.gpus)
+    cuda = "torch is not imported" if now.cuda_available is None else f"CUDA {'' if gpus else 'not '}available"
+    told = [f"{cuda} ({gpus})" if gpus else cuda, state, *(parts or ["variables as before"])]
+    book.mark(f"Status {when}", "status", frame, note=", ".join(told)[:_LONGEST], always=True)
+    _keep(state)
+
+
+def tell_variables(book: StageBook) -> None:
+    """One mark with what a set-up that failed went by."""
+    from rankscope.process_status import relevant
+
+    chosen = relevant({name: value for name, value in os.environ.items() if name.startswith(_OF_A_SET_UP)})
+    note = ", ".join(f"{name}={value}" for name, value in chosen.items())
+    book.mark("Variables of the failed set-up", "status", None, note=note[:_LONGEST], always=True)
+
+
+def _changed() -> tuple[list[str], str]:
+    """Variables that are not what they were, and the state of the process group now."""
     from rankscope.process_status import NAMES, PREFIXES, relevant, status
 
     now = {name: value for name, value in os.environ.items() if name in NAMES or name.startswith(PREFIXES)}
@@ -26,16 +60,15 @@ def tell_changes(book: StageBook, frame: FrameType | None) -> None:
     parts = [f"{name}={value}" for name, value in relevant(changed).items()]
     parts += [f"{name} unset" for name in _before if (name in NAMES or name.startswith(PREFIXES)) and name not in now]
     group = status().group
-    state = f"process group {group.backend}" if group.initialized else "no process group"
-    if _before.get("process group", "no process group") != state:
-        parts.append(state)
-    if parts:
-        book.mark("Environment changed", "status", frame, note=", ".join(parts)[:2000], always=True)
+    return parts, f"process group {group.backend}" if group.initialized else "no process group"
+
+
+def _keep(state: str) -> None:
     for name in [name for name in _before if name not in os.environ]:
         del _before[name]
     _before.update(os.environ)
     _before["process group"] = state
 
 
-def tell_changes_after(book: StageBook, _result: Any) -> None:
-    tell_changes(book, None)
+def tell_status_after(book: StageBook, _result: Any) -> None:
+    tell_status(book, None, "after the trainer was made")
