@@ -69,6 +69,13 @@ def relevant(variables: Mapping[str, str]) -> dict[str, str]:
     return mask_environment(chosen)
 
 
+def gpu_number(variables: Mapping[str, str], local_rank: int, ranks: int) -> int:
+    """The number that lines of a rank call its GPU: GPU_RANK of a job of one rank, as scripts set it beside
+    CUDA_VISIBLE_DEVICES; else that of its local rank."""
+    named = variables.get("GPU_RANK", "")
+    return int(named) if ranks == 1 and named.isdigit() else local_rank
+
+
 def _cuda(torch: Any) -> bool | None:
     cuda = getattr(torch, "cuda", None)
     return None if cuda is None or not hasattr(cuda, "is_available") else bool(cuda.is_available())

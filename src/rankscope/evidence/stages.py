@@ -62,7 +62,7 @@ def variables_told(stages: Sequence[Stage]) -> dict[str, str]:
     found: dict[str, str] = {}
     for stage in stages:
         if stage.kind == "status":
-            found.update(match.groups() for match in _VARIABLE.finditer(stage.note))
+            found.update((match[1], match[2]) for match in _VARIABLE.finditer(stage.note))
     return found
 
 

@@ -85,7 +85,7 @@ class ScopeAgent(LocalElasticAgent):
 
     def _check_meeting_place(self, worker_group: WorkerGroup) -> None:
         nodes = worker_group.group_world_size or 1
-        address = worker_group.master_addr
+        address: str | None = getattr(worker_group, "master_addr", None)  # set by the rendezvous
         if nodes > 1 and address is not None and worker_group.store is not None:
             attempt = worker_group.spec.max_restarts - self._remaining_restarts
             key = f"rankscope/meeting/{attempt}"

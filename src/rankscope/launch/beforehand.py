@@ -92,6 +92,9 @@ def place_on_gpus(options: RunOptions) -> None:
             )
         return
     number = os.environ.get("NUM_GPUS")
+    named = os.environ.get("GPU_RANK", "")
+    if named and not named.isdigit():
+        raise UsageError(f"GPU_RANK={named} is no number of a GPU: write GPU_RANK=3, or unset it")
     if chosen:
         options.torch.nproc_per_node = str(len(chosen))
         live.say(f"{len(chosen)} ranks, one for each GPU")

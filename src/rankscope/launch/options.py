@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from rankscope.errors import UsageError
 from rankscope.launch import limits
 from rankscope.launch.gpu_choice import parse_wish
 from rankscope.launch.run_state import OnBadNumbers, OnHang
+from rankscope.spelling import mended, nearest
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +204,7 @@ def _speak_in_one_line(parser: argparse.ArgumentParser) -> None:
             message = (
                 "there is no script to run: name it after the options, as in rankscope run --nproc-per-node 2 train.py"
             )
-        raise UsageError(f"{message} (see 'rankscope run --help')")
+        raise UsageError(f"{mended(message, parser)} (see 'rankscope run --help')")
 
     parser.error = error  # type: ignore[method-assign]
 
@@ -251,6 +253,36 @@ def _check(namespace: argparse.Namespace) -> None:
     processes = namespace.nproc_per_node
     if processes.lstrip("-").isdigit() and int(processes) < 1:
         raise UsageError(f"--nproc-per-node {processes}: a job needs at least 1 process per node")
+    if not processes.isdigit() and processes not in _DEVICES:
+        raise UsageError(f"--nproc-per-node {processes}: give a number, or one of {', '.join(_DEVICES)}")
+    _check_nodes(namespace)
+
+
+_DEVICES = ("auto", "gpu", "cpu", "xpu")
+
+
+def _check_nodes(namespace: argparse.Namespace) -> None:
+    if re.fullmatch(r"\d+(:\d+)?", str(namespace.nnodes)) is None:
+        raise UsageError(f"--nnodes {namespace.nnodes}: give a number of machines, or MIN:MAX as in 1:4")
+    least, most = (int(each) for each in (*str(namespace.nnodes).split(":"), str(namespace.nnodes))[:2])
+    if least < 1 or most < least:
+        raise UsageError(f"--nnodes {namespace.nnodes}: give 1 or more, or MIN:MAX with the smaller first, as in 1:4")
+    if not 0 <= namespace.node_rank < max(1, most):
+        raise UsageError(f"--node-rank {namespace.node_rank}: nodes count from 0, so give 0 to {most - 1}")
+    if namespace.master_port is not None and not 0 <= namespace.master_port < 65536:
+        raise UsageError(f"--master-port {namespace.master_port}: a port lies between 1 and 65535, and 29500 is usual")
+    known = _rendezvous_backends()
+    if known and namespace.rdzv_backend not in known:
+        close = nearest(namespace.rdzv_backend, known, "; ")
+        raise UsageError(f"--rdzv-backend {namespace.rdzv_backend} is not known{close}; there are {', '.join(known)}")
+
+
+def _rendezvous_backends() -> list[str]:
+    """Those that torch has registered; none where it no longer tells."""
+    from torch.distributed.elastic.rendezvous import registry
+
+    known: Any = getattr(registry, "handler_registry", None) or getattr(registry, "rendezvous_handler_registry", None)
+    return sorted(getattr(known, "_registry", {}))
 
 
 def launch_config(options: RunOptions) -> tuple[Any, Any, list[str]]:

@@ -14,6 +14,9 @@ from rankscope.probe.stages import StageBook
 from rankscope.probe.status_watch import tell_changes, tell_status, tell_status_after, tell_variables
 
 _LONGEST_NOTE = 80
+_MEETING = ("store", "rank", "world_size")
+BY_ARGUMENTS = "by arguments"
+"""Of init_process_group: the ranks do not find each other by the variables alone."""
 
 
 def watch_calls(book: StageBook, imports: ImportWatch) -> None:
@@ -209,7 +212,10 @@ def _strategy(_args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
 def _backend(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     backend = args[0] if args else kwargs.get("backend")
     named = f"backend={backend}"[:_LONGEST_NOTE] if backend else ""
-    return ", ".join(filter(None, (named, comm_timeout.told(kwargs.get("timeout")))))
+    method = args[1] if len(args) > 1 else kwargs.get("init_method")
+    by_hand = method not in (None, "env://") or len(args) > 2 or any(kwargs.get(name) is not None for name in _MEETING)
+    parts = (named, comm_timeout.told(kwargs.get("timeout")), BY_ARGUMENTS if by_hand else "")
+    return ", ".join(filter(None, parts))
 
 
 def _text(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:

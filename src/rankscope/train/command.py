@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from rankscope.distributed.environment import TIMEOUTS
 from rankscope.errors import MissingTorch, UsageError
+from rankscope.spelling import mended
 from rankscope.train.config import RunConfig
 from rankscope.train.fault_plan import KINDS, FaultKind, FaultPlan, parse_fault
 
@@ -75,6 +76,8 @@ def _prepared(
     from rankscope.train.plan import RunPlan, write_plan
     from rankscope.train.state.before_start import check_checkpoints
 
+    if options.wait and options.gpus is None:
+        raise UsageError("--wait waits for free GPUs: say which with --gpus auto:2")
     if options.gpus is not None:
         choose_gpus(options.gpus, wait=options.wait, say=live.say)
     ranks, why, on_gpus = count_ranks(config, options.nproc_per_node)
@@ -231,7 +234,7 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} (see 'rankscope train --help')")
+        raise UsageError(f"{mended(message, self)} (see 'rankscope train --help')")
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -14,6 +14,7 @@ from typing import NoReturn
 from rankscope.clusters.vast.plan import FOLDER, IMAGE, OfferLimits, VastPlan, offer_query
 from rankscope.clusters.vast.scripts import job_script, onstart
 from rankscope.errors import UsageError
+from rankscope.spelling import mended
 
 EPILOG = """\
 The key is taken from VAST_API_KEY or from the file that `vastai set api-key` wrote. The work folder is sent over ssh
@@ -30,7 +31,7 @@ examples:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} (see 'rankscope launch vast --help')")
+        raise UsageError(f"{mended(message, self)} (see 'rankscope launch vast --help')")
 
 
 def launch_vast(arguments: list[str]) -> int:

@@ -217,8 +217,8 @@ def _(fact: LastLine) -> str:
 @sentence.register
 def _(fact: NeverFinished) -> str:
     return (
-        f"{ranks_text(fact.ranks)}, which is every rank, entered {sentence(fact.call)}, and it did not finish within its "
-        "time limit"
+        f"{ranks_text(fact.ranks)}, which is every rank, entered {sentence(fact.call)}, and it did not finish "
+        "within its time limit"
     )
 
 

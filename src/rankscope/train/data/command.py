@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from rankscope.errors import UsageError
+from rankscope.spelling import mended
 
 
 def prepare_command(arguments: Sequence[str]) -> int:
@@ -68,7 +69,7 @@ def _parser() -> argparse.ArgumentParser:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} (see 'rankscope prepare --help')")
+        raise UsageError(f"{mended(message, self)} (see 'rankscope prepare --help')")
 
 
 def _need_numpy() -> None:

@@ -66,7 +66,7 @@ def _without_time_out(timed: dict[int, TimedOut], evidence: Evidence) -> Finding
 
 
 def _never_finished(timed: dict[int, TimedOut]) -> Finding | None:
-    """Nobody was missing: all ranks were in the same call. Then it is the communication itself, or it takes too long."""
+    """Nobody was missing: all were in the same call. It is the communication itself, or it takes too long."""
     calls = {(each.op, each.seq, each.numel) for each in timed.values()}
     if len(timed) < 2 or len(calls) != 1 or any(each.seq is None for each in timed.values()):
         return None

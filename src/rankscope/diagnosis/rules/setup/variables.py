@@ -27,6 +27,8 @@ _TOLD = (
     "TORCH_DISTRIBUTED",
     "TORCH_NCCL",
 )
+_BY_ARGUMENTS = "by arguments"
+"""As the probe notes it of init_process_group."""
 _MOST_VARIABLES = 24
 _MOST_FRAMES = 6
 
@@ -35,11 +37,24 @@ def explain_odd_variables(evidence: Evidence) -> Finding | None:
     """Ranks that look for the others at another address or port than the rest, and stand or fail in the set-up."""
     for name in MEETING:
         values = {seen.rank: value for seen in evidence.ranks if (value := _variables(seen).get(name)) is not None}
-        odd = _odd(name, values, evidence) if len(values) == len(evidence.ranks) == evidence.world_size else ()
+        odd = _odd(name, values, evidence) if _one_world(evidence) and len(values) == evidence.world_size else ()
         stuck = [seen for seen in evidence.ranks if seen.rank in odd and _set_up_stage(seen) is not None]
         if stuck and len(stuck) == len(odd):
             return _finding(name, stuck, values, evidence)
     return None
+
+
+def _one_world(evidence: Evidence) -> bool:
+    """All ranks are seen, and want to meet all of them: none was told another size, or meets by arguments."""
+    size = str(evidence.world_size)
+    return len(evidence.ranks) == evidence.world_size and all(
+        _variables(seen).get("WORLD_SIZE") == size and not _meets_by_arguments(seen) for seen in evidence.ranks
+    )
+
+
+def _meets_by_arguments(seen: RankEvidence) -> bool:
+    stages = () if seen.progress is None else seen.progress.stages
+    return any(stage.kind == "process group" and _BY_ARGUMENTS in stage.note for stage in stages)
 
 
 def _odd(name: str, values: dict[int, str], evidence: Evidence) -> tuple[int, ...]:
