@@ -21,7 +21,7 @@ FILE = """{
 """
 
 
-def test_all_names_of_the_document_are_read(tmp_path: Path) -> None:
+def test_all_names_of_the_notes_are_read(tmp_path: Path) -> None:
     path = tmp_path / "single_gpu.json"
     path.write_text(FILE)
     config = load_config("production", path, []).config

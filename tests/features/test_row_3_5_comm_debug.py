@@ -27,7 +27,7 @@ dist.destroy_process_group()
 
 
 @pytest.mark.slow
-def test_the_variables_of_the_document_are_set_and_those_of_the_user_kept(rankscope: Rankscope) -> None:
+def test_the_variables_of_the_notes_are_set_and_those_of_the_user_kept(rankscope: Rankscope) -> None:
     ended = rankscope.run("--comm-debug", rankscope.script(TELLS), env={"NCCL_DEBUG_SUBSYS": "INIT"})
     shown = ended.log(0, "stdout").decode()
     assert "NCCL_DEBUG INFO" in shown

@@ -12,7 +12,7 @@ COMMAND_LINE = "rankscope train --strategy fsdp"
 
 
 @pytest.mark.slow
-def test_the_lines_of_the_document_come_in_their_order(rankscope: Rankscope) -> None:
+def test_the_lines_of_the_notes_come_in_their_order(rankscope: Rankscope) -> None:
     options = ("--debug", "--strategy", "fsdp", "--max-steps", 2, "--override", "data.source=random")
     ended = train(rankscope, *options, "--override", "model.vocab_size=320", "--", "--stages", "on", env=without_gpus())
     assert ended.code == 0, ended.err.decode()

@@ -26,7 +26,7 @@ training:
 """
 
 
-def test_names_of_the_document_are_taken_for_ours(tmp_path: Path) -> None:
+def test_names_of_the_notes_are_taken_for_ours(tmp_path: Path) -> None:
     pytest.importorskip("yaml")
     path = tmp_path / "baseline.yaml"
     path.write_text(YAML)
