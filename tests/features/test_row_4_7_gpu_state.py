@@ -30,12 +30,13 @@ RECORDED = Path(__file__).resolve().parents[2] / "zoo" / "recorded" / "nccl"
 
 def test_recorded_hangs_on_a_gpu_hold_its_state() -> None:
     """Recorded on a GPU: memory, use and who holds it."""
-    found = 0
-    for path in sorted(RECORDED.glob("*.json.xz")):
-        evidence = json.loads(lzma.decompress(path.read_bytes()))
-        for host in evidence.get("evidence", evidence).get("hosts", []):
-            found += any(gpu.get("memory_total_bytes") for gpu in host.get("gpus", []))
-    assert found, f"no recording in {RECORDED} holds the state of a GPU"
+    paths = sorted(RECORDED.glob("*.json.xz"))
+    assert paths
+    for path in paths:
+        looks = json.loads(lzma.decompress(path.read_bytes()))["looks"]
+        gpus = [gpu for look in looks for host in look["evidence"]["hosts"] for gpu in host["gpus"]]
+        assert gpus, path.name
+        assert all(gpu["memory_total_bytes"] and gpu["utilization_percent"] is not None for gpu in gpus), path.name
 
 
 @pytest.mark.gpu
