@@ -70,8 +70,6 @@ def test_training_finished_is_not_said_of_a_run_that_ended_in_nan(rankscope: Ran
 
 
 def stage(words: str, left_at: float) -> Stage:
-    numbers_and_flags = {"number": 1, "failed": False, "announced": False, "always": False, "thread": 1}
-    memory = dict.fromkeys(("memory_before", "memory_after", "gpu_before", "gpu_after"), 0)
     return Stage(
         index=0,
         label=words,
@@ -80,8 +78,15 @@ def stage(words: str, left_at: float) -> Stage:
         note="",
         entered_at=0.0,
         left_at=left_at,
-        **numbers_and_flags,
-        **memory,
+        number=1,
+        failed=False,
+        announced=False,
+        always=False,
+        thread=1,
+        memory_before=0,
+        memory_after=0,
+        gpu_before=0,
+        gpu_after=0,
     )
 
 

@@ -37,6 +37,7 @@ OWN_JOBS = """
 import os, sys
 import torch, torch.distributed as dist
 rank = int(os.environ["RANK"])
+del os.environ["TORCHELASTIC_USE_AGENT_STORE"]  # each world serves a store of its own
 os.environ.update(MASTER_PORT=sys.argv[1 + rank // 2], RANK=str(rank % 2), WORLD_SIZE="2")
 dist.init_process_group("gloo")
 dist.all_reduce(torch.ones(1))
@@ -121,14 +122,12 @@ def test_two_machines_that_would_meet_on_loopback_are_told_before_a_rank_starts(
 ) -> None:
     script = rankscope.script(STANDS)
     common = ("--nnodes", 2, "--rdzv-backend", "c10d", "--rdzv-endpoint", f"{machines[0].address}:29544")
+    # Machines whose own name is localhost tell the ranks to meet there.
+    named = ("--rdzv-id", "x", "--local-addr", "localhost", "--nproc-per-node", 1)
     started = [
         rankscope.command(
-            *host.command(
-                *COMMAND, "run", *common, "--rdzv-id", "x", "--local-addr", "localhost", "--nproc-per-node", 1
-            ),
-            "--run-dir",
-            rankscope.folder / host.name,
-            script,
+            *host.command(*COMMAND, "run", *common, "--rdzv-conf", f"is_host={int(host is machines[0])}", *named),
+            *("--run-dir", rankscope.folder / host.name, script),
         )
         for host in machines
     ]

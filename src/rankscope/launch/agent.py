@@ -85,11 +85,12 @@ class ScopeAgent(LocalElasticAgent):
 
     def _check_meeting_place(self, worker_group: WorkerGroup) -> None:
         nodes = worker_group.group_world_size or 1
+        store: Any = worker_group.store
         address: str | None = getattr(worker_group, "master_addr", None)  # set by the rendezvous
-        if nodes > 1 and address is not None and worker_group.store is not None:
+        if nodes > 1 and address is not None and store is not None:
             attempt = worker_group.spec.max_restarts - self._remaining_restarts
             key = f"rankscope/meeting/{attempt}"
-            check_meeting_place(worker_group.store, key, worker_group.group_rank or 0, nodes, address)
+            check_meeting_place(store, key, worker_group.group_rank or 0, nodes, address)
 
     def _meet_other_nodes(self, worker_group: WorkerGroup, attempt: int) -> None:
         """Small facts and evidence travel over the store that elastic already runs."""

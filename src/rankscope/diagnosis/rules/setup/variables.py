@@ -45,11 +45,17 @@ def explain_odd_variables(evidence: Evidence) -> Finding | None:
 
 
 def _one_world(evidence: Evidence) -> bool:
-    """All ranks are seen, and want to meet all of them: none was told another size, or meets by arguments."""
+    """All ranks have come to their set-up, and want to meet all of them: none was told another size, or meets by
+    arguments. A rank on its way there may yet set the same variables as the others."""
     size = str(evidence.world_size)
     return len(evidence.ranks) == evidence.world_size and all(
-        _variables(seen).get("WORLD_SIZE") == size and not _meets_by_arguments(seen) for seen in evidence.ranks
+        _variables(seen).get("WORLD_SIZE") == size and _came_to_set_up(seen) and not _meets_by_arguments(seen)
+        for seen in evidence.ranks
     )
+
+
+def _came_to_set_up(seen: RankEvidence) -> bool:
+    return seen.progress is not None and any(stage.kind in _SET_UP for stage in seen.progress.stages)
 
 
 def _meets_by_arguments(seen: RankEvidence) -> bool:
