@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 from collections.abc import Callable
+from types import FrameType
+from typing import NoReturn
 
 from rankscope.errors import MissingTorch, RankscopeError
 from rankscope.launch.guard import run_guarded
 from rankscope.launch.page_folder import make_page_folder, remove_page_folder, sweep
 from rankscope.mask import mask_text
+
+_TOO_EARLY = "interrupted before the ranks had started"
 
 
 def run(arguments: list[str]) -> int:
@@ -29,15 +34,25 @@ def run_prepared(arguments: Callable[[], list[str]]) -> int:
 def _launch(arguments: Callable[[], list[str]], pages: str) -> int:
     """Below the guard there is nobody else to turn an error into a line."""
     try:
+        words = arguments()
+        # An import that is interrupted may swallow that, or end the process in C++. Nothing is lost by leaving at once:
+        # the guard sees to what there is. As soon as ranks run, torch's agent and ours take the signal over.
+        if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+            signal.signal(signal.SIGINT, _leave)
         from rankscope.launch.command import launch
 
-        return launch(arguments(), pages)
+        return launch(words, pages)
     except RankscopeError as error:
         _say(mask_text(str(error)))
         return error.exit_code
     except KeyboardInterrupt:
-        _say("interrupted before the ranks had started")
+        _say(_TOO_EARLY)
         return 130
+
+
+def _leave(number: int, _frame: FrameType | None) -> NoReturn:
+    _say(_TOO_EARLY)
+    os._exit(128 + number)
 
 
 def _say(text: str) -> None:

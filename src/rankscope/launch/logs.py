@@ -9,7 +9,7 @@ from typing import Any
 
 from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs, Std
 
-from rankscope.launch.output import OutputPump
+from rankscope.launch.output import Name, OutputPump
 from rankscope.private_files import make_own_folder
 from rankscope.process_status import gpu_number
 
@@ -48,12 +48,12 @@ class PumpLogs(LogsSpecs):
         for local_rank, variables in envs.items():
             own = folder / str(local_rank)
             make_own_folder(own)
-            prefix = self._prefix(local_rank, variables)
+            prefix, name = self._prefix(local_rank, variables)
             destination.stdouts[local_rank] = self._pump.open(
-                (local_rank, "stdout"), prefix, own / "stdout.log", self._on_console(local_rank, Std.OUT)
+                (local_rank, "stdout"), prefix, own / "stdout.log", self._on_console(local_rank, Std.OUT), name
             )
             destination.stderrs[local_rank] = self._pump.open(
-                (local_rank, "stderr"), prefix, own / "stderr.log", self._on_console(local_rank, Std.ERR)
+                (local_rank, "stderr"), prefix, own / "stderr.log", self._on_console(local_rank, Std.ERR), name
             )
             destination.error_files[local_rank] = variables["TORCHELASTIC_ERROR_FILE"] = str(own / "error.json")
         return destination
@@ -64,16 +64,18 @@ class PumpLogs(LogsSpecs):
         wanted = self._redirects.get(local_rank, Std.NONE) if isinstance(self._redirects, dict) else self._redirects
         return stream not in wanted
 
-    def _prefix(self, local_rank: int, variables: dict[str, str]) -> str:
+    def _prefix(self, local_rank: int, variables: dict[str, str]) -> tuple[str, Name | None]:
+        """Before its lines, and the name under which it can share one; none with a prefix of the user's own."""
         template = os.environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE")
         if template:
-            return Template(template).safe_substitute(
+            own = Template(template).safe_substitute(
                 role_name=variables.get("ROLE_NAME", ""),
                 rank=variables.get("RANK", ""),
                 local_rank=local_rank,
             )
-        number: int | str = variables.get("RANK", local_rank)
+            return own, None
+        number = int(variables.get("RANK", local_rank))
         if self._label == "GPU":
             ranks = variables.get("LOCAL_WORLD_SIZE", "")
             number = gpu_number(os.environ, local_rank, int(ranks) if ranks.isdigit() else 0)
-        return f"{self._label}{number}:"
+        return f"{self._label}{number}:", (self._label, number)

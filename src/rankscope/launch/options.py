@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from rankscope.errors import UsageError
 from rankscope.launch import limits
 from rankscope.launch.gpu_choice import parse_wish
-from rankscope.launch.run_state import OnBadNumbers, OnHang
+from rankscope.launch.run_state import OnBadNumbers, OnHang, Stages
 from rankscope.spelling import mended, nearest
 
 
@@ -32,8 +32,9 @@ class RunOptions:
     json: bool
     report: bool
     """Leave a page after a good run too."""
-    stages: str
-    """`auto`, `on` or `off`."""
+    stages: Stages
+    merge: bool
+    """Equal lines of several ranks are shown once."""
     serialize_imports: str
     memory_limit: int | None
     low_memory: bool
@@ -69,6 +70,7 @@ def parse(arguments: list[str]) -> RunOptions:
         json=namespace.json,
         report=namespace.report,
         stages=namespace.stages,
+        merge=not namespace.no_merge,
         serialize_imports=namespace.serialize_imports,
         memory_limit=namespace.memory_limit,
         low_memory=namespace.low_memory,
@@ -137,9 +139,14 @@ def build_parser() -> argparse.ArgumentParser:
         "--stages",
         choices=["auto", "on", "off"],
         default="auto",
-        help="tell what every rank is doing, from its first line on: arguments, tokenizer, model, logger, process "
-        "group, first step. auto: all of it up to the first step, then what takes long; on: all of it; off: nothing "
-        "(default: auto)",
+        help="what every rank is doing, from its first line on: arguments, tokenizer, model, logger, process group, "
+        "first step; also versions and variables. auto: kept in stages.log of the run's folder, up to the first step "
+        "and then what takes long; on: all of it, and shown; off: nothing (default: auto)",
+    )
+    ours.add_argument(
+        "--no-merge",
+        action="store_true",
+        help="show a line that several ranks print at the same moment once for each of them, not once for all (R0-7:)",
     )
     ours.add_argument(
         "--serialize-imports",

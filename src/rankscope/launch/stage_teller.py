@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import NamedTuple
 
 from rankscope.errors import EvidenceError
 from rankscope.evidence.collect import find_page, read_environment
@@ -15,13 +15,12 @@ from rankscope.evidence.model import Stage
 from rankscope.evidence.stage_numbers import SharedNumbers, numbered
 from rankscope.evidence.stages import NewStages, StageReader, innermost
 from rankscope.launch.job import Job, RankProcess
+from rankscope.launch.run_state import Stages
 from rankscope.probe.page import STAGE_SLOTS
 from rankscope.process_status import relevant
 from rankscope.report import stage_lines
 from rankscope.report.stage_lines import Position, Speaker
 from rankscope.report.status_lines import status_lines
-
-Mode = Literal["auto", "on", "off"]
 
 _PERIOD_S = 0.25
 _STEADY_PERIOD_S = 0.5
@@ -37,8 +36,17 @@ _REPEATS = 3
 """What is done at the same line again and again, and quickly, is told that often."""
 _APART_S = (10.0, 60.0, 300.0, 1800.0)
 """When ranks that are in different stages are told of."""
+_ASKED_FOR = frozenset({"memory", "lock"})
+"""Kinds that are shown always: `rankscope.log_memory`, and imports one rank at a time."""
 _LONG_LIVED = frozenset({"training", "job"})
 """Stages that last as long as the program: being in one tells nothing."""
+
+
+class _Line(NamedTuple):
+    at: float
+    order: int
+    text: str
+    asked_for: bool = False
 
 
 @dataclass(slots=True)
@@ -60,12 +68,24 @@ class _Track:
 
 
 class StageTeller:
-    """Runs in a thread of its own; `finish` tells what the dead have left."""
+    """Runs in a thread of its own; `finish` tells what the dead have left.
 
-    def __init__(self, job: Job, mode: Mode, tell: Callable[[list[str]], None], say: Callable[[str], None]) -> None:
+    Everything goes to `keep`. People are `shown` all of it in the mode `on`, else only what the program or an option
+    asked for: marks of memory, waits for the import lock. `say` is for what may be trouble.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        mode: Stages,
+        keep: Callable[[list[str]], None],
+        show: Callable[[list[str]], None],
+        say: Callable[[str], None],
+    ) -> None:
         self._job = job
         self._mode = mode
-        self._tell = tell
+        self._keep = keep
+        self._show = show
         self._say = say
         self._tracks: dict[int, _Track] = {}
         self._attempt = -1
@@ -111,7 +131,7 @@ class StageTeller:
             self._attempt, self._tracks, self._apart = job.attempt, {}, {}
             self._numbers = SharedNumbers(len(job.ranks))
             self._status_due = self._status_due and job.attempt == 0
-        lines: list[tuple[float, int, str]] = []
+        lines: list[_Line] = []
         many = False
         for track, news in self._read():
             many = many or news.passed - track.passed > _MANY
@@ -121,7 +141,11 @@ class StageTeller:
             self._status_due = False
             self._tell_status()
         if lines:
-            self._tell([text for _, _, text in sorted(lines, key=lambda line: line[:2])])
+            lines.sort(key=lambda line: line[:2])
+            self._keep([line.text for line in lines])
+            shown = [line.text for line in lines if line.asked_for or self._mode == "on"]
+            if shown:
+                self._show(shown)
         if not job.stopping:
             self._who_is_where(now)
 
@@ -133,8 +157,10 @@ class StageTeller:
             for rank, track in sorted(self._tracks.items())
         }
         gpus = read_gpus()
-        for line in status_lines(environments, self._job.versions, gpus):
-            self._say(line)
+        lines = [f"rankscope: {line}" for line in status_lines(environments, self._job.versions, gpus)]
+        self._keep(lines)
+        if self._mode == "on":
+            self._show(lines)
         self._job.keep_status(environments, gpus if isinstance(gpus, str) else [gpu.name for gpu in gpus])
 
     def _track(self, process: RankProcess) -> _Track | None:
@@ -178,16 +204,16 @@ class StageTeller:
             for rank, (track, news) in found.items()
         ]
 
-    def _news(self, track: _Track, news: NewStages, now: float) -> list[tuple[float, int, str]]:
-        lines: list[tuple[float, int, str]] = []
+    def _news(self, track: _Track, news: NewStages, now: float) -> list[_Line]:
+        lines: list[_Line] = []
         if news.missed:
-            lines.append((now, 0, stage_lines.missed_line(news.missed, track.speaker, now)))
+            lines.append(_Line(now, 0, stage_lines.missed_line(news.missed, track.speaker, now)))
         for stage in (*news.begun, *news.ended):
             if stage.kind == "first step" and stage.number:
                 track.first_step_at = stage.left_at
         for stage in news.begun:
             if stage.announced and self._worth_announcing(track, stage):
-                lines.append((stage.entered_at, 2 * stage.index, stage_lines.begun_line(stage, track.speaker)))
+                lines.append(_Line(stage.entered_at, 2 * stage.index, stage_lines.begun_line(stage, track.speaker)))
             if stage.left_at is None:
                 track.inside[stage.index] = stage
         for stage in (*news.begun, *news.ended):
@@ -195,7 +221,8 @@ class StageTeller:
                 continue
             track.inside.pop(stage.index, None)
             if self._worth_telling(track, stage):
-                lines.append((stage.left_at, 2 * stage.index + 1, stage_lines.ended_line(stage, track.speaker)))
+                text = stage_lines.ended_line(stage, track.speaker)
+                lines.append(_Line(stage.left_at, 2 * stage.index + 1, text, stage.kind in _ASKED_FOR))
             self._remember(track, stage)
         if news.begun or news.ended:
             track.moved_at = now
@@ -227,7 +254,7 @@ class StageTeller:
         if stage.number:
             track.last_words, track.last_number = stage_lines.stage_words(stage), stage.number
 
-    def _still(self, track: _Track, now: float) -> list[tuple[float, int, str]]:
+    def _still(self, track: _Track, now: float) -> list[_Line]:
         """After the first step nothing is announced: a long one is told once it is long."""
         lines = []
         for stage in track.inside.values():
@@ -238,12 +265,22 @@ class StageTeller:
                 and stage.index not in track.told_still
             ):
                 track.told_still.add(stage.index)
-                lines.append((now, 2 * stage.index, stage_lines.still_line(stage, track.speaker, now)))
+                lines.append(_Line(now, 2 * stage.index, stage_lines.still_line(stage, track.speaker, now)))
         return lines
+
+    def where(self, now: float) -> str:
+        """Which rank is in which stage, as the last turn saw it; from any thread."""
+        with self._busy:
+            positions = self._positions()
+        return stage_lines.who_is_where(positions, now) if positions else ""
+
+    def _positions(self) -> dict[int, Position]:
+        living = {process.rank for process in self._job.living()}
+        return {rank: self._position(rank, track) for rank, track in self._tracks.items() if rank in living}
 
     def _who_is_where(self, now: float) -> None:
         living = {process.rank for process in self._job.living()}
-        positions = {rank: self._position(rank, track) for rank, track in self._tracks.items() if rank in living}
+        positions = self._positions()
         if len(positions) < 2 or len(positions) < len(living):
             return
         waited = [now - p.since for p in positions.values() if p.stage is not None]

@@ -30,6 +30,10 @@ _FOR_RUN: dict[FaultKind, tuple[str, ...]] = {"hang": ("--on-hang", "stop", "--s
 """A call that may yet return is only ever a likely hang, reported and watched: game day should end by itself."""
 
 
+_OUTPUT = ("--no-merge",)
+"""Every line of the trainer names its GPU; whoever filters a log by `GPU2:` finds all of that rank."""
+
+
 def train_command(arguments: list[str]) -> int:
     """The verb."""
     options, for_run = _parse(arguments)
@@ -106,6 +110,8 @@ def _prepared(
         live.say(f"with {' '.join(for_run_of(fault))}, so that it ends; what follows -- changes that")
     return [
         *("--nproc-per-node", str(ranks), "--run-dir", str(folder)),
+        *_OUTPUT,
+        *(("--stages", "on") if options.debug else ()),
         *for_run_of(fault),
         *for_run,
         *("--module", "rankscope.train.rank", str(path.resolve())),

@@ -15,6 +15,7 @@ from rankscope.clusters.vast.plan import FOLDER, IMAGE, OfferLimits, VastPlan, o
 from rankscope.clusters.vast.scripts import job_script, onstart
 from rankscope.errors import UsageError
 from rankscope.spelling import mended
+from rankscope.terminal_text import harmless
 
 EPILOG = """\
 The key is taken from VAST_API_KEY or from the file that `vastai set api-key` wrote. The work folder is sent over ssh
@@ -210,4 +211,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _say(text: str) -> None:
-    print(f"rankscope: {text}", file=sys.stderr, flush=True)
+    print(harmless(f"rankscope: {text}"), file=sys.stderr, flush=True)
