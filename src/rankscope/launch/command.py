@@ -42,6 +42,7 @@ def launch(arguments: list[str], pages_path: str) -> int:
     beforehand.place_on_gpus(chosen)
     processes = chosen.torch.nproc_per_node
     told = environment.limit_threads(int(processes) if processes.isdigit() else 2)
+    timeout = comm_debug.set_comm_timeout(chosen.comm_timeout_s, probe=chosen.probe)
     config, entry, entry_arguments = options.launch_config(chosen)
     program.name_program(chosen.torch)
     several = socket.gethostname() if config.max_nodes > 1 else None
@@ -70,7 +71,7 @@ def launch(arguments: list[str], pages_path: str) -> int:
         limits.set_memory_limit(chosen.memory_limit, probe=chosen.probe),
         limits.serialize_imports(chosen.serialize_imports, config.nproc_per_node, pages),
         comm_debug.set_comm_debug(run_folder) if chosen.comm_debug else None,
-        comm_debug.set_comm_timeout(chosen.comm_timeout_s, probe=chosen.probe),
+        timeout,
     ]
     for line in [*prepared, *environment.prepare_environment(pages)]:
         if line is not None:
