@@ -59,7 +59,7 @@ def status() -> Status:
         versions=_versions(torch, bool(available)),
         cuda_available=available,
         gpus=_gpus(torch) if available else (),
-        group=_group(),
+        group=group_status(),
     )
 
 
@@ -119,7 +119,8 @@ def _gpus(torch: Any) -> tuple[GpuStatus, ...]:
     return tuple(found)
 
 
-def _group() -> GroupStatus:
+def group_status() -> GroupStatus:
+    """Of the default process group, without a look at anything else."""
     dist: Any = sys.modules.get("torch.distributed")
     if dist is None or not dist.is_available() or not dist.is_initialized():
         return GroupStatus(False)

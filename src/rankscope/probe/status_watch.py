@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from types import FrameType
 from typing import Any
 
@@ -31,13 +32,8 @@ def tell_changes(book: StageBook, frame: FrameType | None) -> None:
 
 def tell_status(book: StageBook, frame: FrameType | None, when: str) -> None:
     """One mark with all of it: variables that changed since they were told last, CUDA, process group."""
-    from rankscope.process_status import status
-
     parts, state = _changed()
-    now = status()
-    gpus = ", ".join(gpu.name for gpu in now.gpus)
-    cuda = "torch is not imported" if now.cuda_available is None else f"CUDA {'' if gpus else 'not '}available"
-    told = [f"{cuda} ({gpus})" if gpus else cuda, state, *(parts or ["variables as before"])]
+    told = [_cuda(), state, *(parts or ["variables as before"])]
     book.mark(f"Status {when}", "status", frame, note=", ".join(told)[:_LONGEST], always=True)
     _keep(state)
 
@@ -51,15 +47,29 @@ def tell_variables(book: StageBook) -> None:
     book.mark("Variables of the failed set-up", "status", None, note=note[:_LONGEST], always=True)
 
 
+def _cuda() -> str:
+    """Asks nothing that would initialise CUDA: a program that forks afterwards could no longer use it."""
+    torch: Any = sys.modules.get("torch")
+    cuda = getattr(torch, "cuda", None)
+    if cuda is None or not hasattr(cuda, "is_initialized"):
+        return "torch is not imported"
+    if getattr(torch.version, "cuda", None) is None:
+        return "CUDA is not in this torch"
+    if not cuda.is_initialized():
+        return "CUDA is not initialised"
+    number = cuda.current_device()
+    return f"CUDA device {number} of {cuda.device_count()} ({cuda.get_device_name(number)})"
+
+
 def _changed() -> tuple[list[str], str]:
     """Variables that are not what they were, and the state of the process group now."""
-    from rankscope.process_status import NAMES, PREFIXES, relevant, status
+    from rankscope.process_status import NAMES, PREFIXES, group_status, relevant
 
     now = {name: value for name, value in os.environ.items() if name in NAMES or name.startswith(PREFIXES)}
     changed = {name: value for name, value in now.items() if _before.get(name) != value}
     parts = [f"{name}={value}" for name, value in relevant(changed).items()]
     parts += [f"{name} unset" for name in _before if (name in NAMES or name.startswith(PREFIXES)) and name not in now]
-    group = status().group
+    group = group_status()
     return parts, f"process group {group.backend}" if group.initialized else "no process group"
 
 
