@@ -138,7 +138,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _nearest(word: str) -> str:
-    import difflib
+    from rankscope.spelling import nearest
 
-    close = difflib.get_close_matches(word, VERBS, n=1)
-    return f", did you mean '{close[0]}'?" if close else ""
+    return nearest(word, (*VERBS, "--help", "--version"))

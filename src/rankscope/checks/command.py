@@ -17,6 +17,7 @@ import msgspec
 from rankscope.checks.model import CheckReport, Findings, Flaw, StepResult, result
 from rankscope.checks.say import ended, summary
 from rankscope.errors import UsageError
+from rankscope.spelling import mended
 from rankscope.terminal_text import harmless
 from rankscope.versions import versions
 
@@ -59,7 +60,7 @@ class Choice:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} (see 'rankscope check --help')")
+        raise UsageError(f"{mended(message, self)} (see 'rankscope check --help')")
 
 
 def check_command(arguments: list[str]) -> int:

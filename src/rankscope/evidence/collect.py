@@ -53,6 +53,8 @@ class KnownRank:
     output_tail: tuple[str, ...] = ()
     error_tail: tuple[str, ...] = ()
     still_for_s: float | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+    """Where it was read before: a process that has ended tells nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,7 +352,7 @@ def _finish(
         crash_stack=_crash_stack(look.page, known),
         output_tail=mask_lines(known.output_tail),
         error_tail=(*mask_lines(known.error_tail), *comm_lines(facts.comm_logs, look.pid)),
-        environment=read_environment(look.pid),
+        environment=read_environment(look.pid) or known.environment,
         still_for_s=known.still_for_s,
         missing=missing,
     )

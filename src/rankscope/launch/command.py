@@ -38,9 +38,11 @@ def launch(arguments: list[str], pages_path: str) -> int:
     chosen = options.parse(arguments)
     beforehand.run_wanted_checks(chosen)
     beforehand.place_in_slurm(chosen)
+    beforehand.check_master(chosen)
     beforehand.place_on_gpus(chosen)
     processes = chosen.torch.nproc_per_node
     told = environment.limit_threads(int(processes) if processes.isdigit() else 2)
+    timeout = comm_debug.set_comm_timeout(chosen.comm_timeout_s, probe=chosen.probe)
     config, entry, entry_arguments = options.launch_config(chosen)
     program.name_program(chosen.torch)
     several = socket.gethostname() if config.max_nodes > 1 else None
@@ -69,6 +71,7 @@ def launch(arguments: list[str], pages_path: str) -> int:
         limits.set_memory_limit(chosen.memory_limit, probe=chosen.probe),
         limits.serialize_imports(chosen.serialize_imports, config.nproc_per_node, pages),
         comm_debug.set_comm_debug(run_folder) if chosen.comm_debug else None,
+        timeout,
     ]
     for line in [*prepared, *environment.prepare_environment(pages)]:
         if line is not None:
@@ -145,6 +148,8 @@ def _launch(
     except SignalException as stopped:
         supervisor.feed(CutShort(int(stopped.sigval)))
         return None
+    except UsageError:
+        raise
     except Exception as error:  # noqa: BLE001  rendezvous and stores raise what they like; it becomes the verdict
         return error
     finally:

@@ -11,6 +11,7 @@ from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs, Std
 
 from rankscope.launch.output import Name, OutputPump
 from rankscope.private_files import make_own_folder
+from rankscope.process_status import gpu_number
 
 
 class PumpLogs(LogsSpecs):
@@ -73,5 +74,8 @@ class PumpLogs(LogsSpecs):
                 local_rank=local_rank,
             )
             return own, None
-        number = local_rank if self._label == "GPU" else int(variables.get("RANK", local_rank))
+        number = int(variables.get("RANK", local_rank))
+        if self._label == "GPU":
+            ranks = variables.get("LOCAL_WORLD_SIZE", "")
+            number = gpu_number(os.environ, local_rank, int(ranks) if ranks.isdigit() else 0)
         return f"{self._label}{number}:", (self._label, number)

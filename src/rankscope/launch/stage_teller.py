@@ -5,14 +5,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from rankscope.errors import EvidenceError
 from rankscope.evidence.collect import find_page, read_environment
 from rankscope.evidence.gpus import read_gpus
 from rankscope.evidence.model import Stage
-from rankscope.evidence.stages import StageReader, innermost
+from rankscope.evidence.stage_numbers import SharedNumbers, numbered
+from rankscope.evidence.stages import NewStages, StageReader, innermost
 from rankscope.launch.job import Job, RankProcess
 from rankscope.launch.run_state import Stages
 from rankscope.probe.page import STAGE_SLOTS
@@ -57,6 +58,7 @@ class _Track:
     inside: dict[int, Stage] = field(default_factory=dict)
     passed: int = 0
     last_words: str = ""
+    last_number: int = 0
     moved_at: float = field(default_factory=time.time)
     first_step_at: float | None = None
     """When the first step was done: what begins later is told only where it is long."""
@@ -87,6 +89,7 @@ class StageTeller:
         self._say = say
         self._tracks: dict[int, _Track] = {}
         self._attempt = -1
+        self._numbers = SharedNumbers(0)
         self._apart: dict[object, int] = {}
         self._status_due = True
         self._calm = False
@@ -126,15 +129,13 @@ class StageTeller:
         job = self._job
         if job.attempt != self._attempt:
             self._attempt, self._tracks, self._apart = job.attempt, {}, {}
+            self._numbers = SharedNumbers(len(job.ranks))
             self._status_due = self._status_due and job.attempt == 0
         lines: list[_Line] = []
         many = False
-        for process in job.ranks:
-            track = self._track(process)
-            if track is not None:
-                passed = track.passed
-                lines += self._news(track, now)
-                many = many or track.passed - passed > _MANY
+        for track, news in self._read():
+            many = many or news.passed - track.passed > _MANY
+            lines += self._news(track, news, now)
         self._calm = not lines and not many
         if self._status_due and job.ranks and len(self._tracks) == len(job.ranks):
             self._status_due = False
@@ -150,8 +151,10 @@ class StageTeller:
 
     def _tell_status(self) -> None:
         """Once a job: variables, versions, GPUs."""
+        started = {process.rank: process.environment for process in self._job.ranks}
         environments = {
-            rank: relevant(read_environment(track.speaker.pid)) for rank, track in sorted(self._tracks.items())
+            rank: relevant(read_environment(track.speaker.pid) or started[rank])
+            for rank, track in sorted(self._tracks.items())
         }
         gpus = read_gpus()
         lines = [f"rankscope: {line}" for line in status_lines(environments, self._job.versions, gpus)]
@@ -176,12 +179,32 @@ class StageTeller:
             track = self._tracks[process.rank] = _Track(StageReader(page), speaker)
         return track
 
-    def _news(self, track: _Track, now: float) -> list[_Line]:
-        try:
-            news = track.reader.read()
-        except EvidenceError as error:
-            self._job.note_problem(str(error))
-            return []
+    def _read(self) -> list[tuple[_Track, NewStages]]:
+        """What is new on each rank's page; a stage that was passed with the number that it has on all ranks."""
+        found: dict[int, tuple[_Track, NewStages]] = {}
+        for process in self._job.ranks:
+            track = self._track(process)
+            if track is None:
+                continue
+            try:
+                found[process.rank] = track, track.reader.read()
+            except EvidenceError as error:
+                self._job.note_problem(str(error))
+        self._numbers.ranks = max(self._numbers.ranks, len(self._job.ranks))
+        stages = numbered({rank: (*news.begun, *news.ended) for rank, (_, news) in found.items()}, self._numbers)
+        return [
+            (
+                track,
+                replace(
+                    news,
+                    begun=tuple(stages[rank][: len(news.begun)]),
+                    ended=tuple(stages[rank][len(news.begun) :]),
+                ),
+            )
+            for rank, (track, news) in found.items()
+        ]
+
+    def _news(self, track: _Track, news: NewStages, now: float) -> list[_Line]:
         lines: list[_Line] = []
         if news.missed:
             lines.append(_Line(now, 0, stage_lines.missed_line(news.missed, track.speaker, now)))
@@ -229,7 +252,7 @@ class StageTeller:
         seconds = (stage.left_at or stage.entered_at) - stage.entered_at
         track.longest[stage.label] = max(seconds, track.longest.get(stage.label, 0.0))
         if stage.number:
-            track.last_words = stage_lines.stage_words(stage)
+            track.last_words, track.last_number = stage_lines.stage_words(stage), stage.number
 
     def _still(self, track: _Track, now: float) -> list[_Line]:
         """After the first step nothing is announced: a long one is told once it is long."""
@@ -253,7 +276,7 @@ class StageTeller:
 
     def _positions(self) -> dict[int, Position]:
         living = {process.rank for process in self._job.living()}
-        return {rank: _position(track) for rank, track in self._tracks.items() if rank in living}
+        return {rank: self._position(rank, track) for rank, track in self._tracks.items() if rank in living}
 
     def _who_is_where(self, now: float) -> None:
         living = {process.rank for process in self._job.living()}
@@ -271,14 +294,13 @@ class StageTeller:
             self._apart[key] = due
             self._say(stage_lines.who_is_where(positions, now))
 
-
-def _position(track: _Track) -> Position:
-    stage = innermost([stage for stage in track.inside.values() if stage.kind not in _LONG_LIVED])
-    training = track.first_step_at is not None and stage is None
-    return Position(
-        stage=stage,
-        passed=track.passed,
-        last_words="training" if training else track.last_words,
-        since=stage.entered_at if stage is not None else track.moved_at,
-        training=training,
-    )
+    def _position(self, rank: int, track: _Track) -> Position:
+        stage = innermost([stage for stage in track.inside.values() if stage.kind not in _LONG_LIVED])
+        training = track.first_step_at is not None and stage is None
+        return Position(
+            stage=stage,
+            number=track.last_number if stage is None else self._numbers.expected(rank, stage),
+            last_words="training" if training else track.last_words,
+            since=stage.entered_at if stage is not None else track.moved_at,
+            training=training,
+        )

@@ -146,8 +146,8 @@ def test_overrides_of_every_type() -> None:
     ("override", "expected"),
     [
         ("training.batchsize=4", "there is no 'training.batchsize'; did you mean 'training.batch_size'?"),
-        ("training.gradient_accumulation_steps=4", "did you mean 'training.grad_accum_nums'?"),
-        ("training.context_length=4", "did you mean 'model.context_length'?"),
+        ("training.grad_accum=4", "did you mean 'training.grad_accum_nums'?"),
+        ("training.n_embd=4", "did you mean 'model.width'?"),
         ("trainig.batch_size=4", "did you mean 'training.batch_size'?"),
         ("nonsense.zzzqqq=4", "sections are checkpoint, data, "),
         ("training.batch_size=many", 'training.batch_size must be a whole number, not "many"'),
