@@ -40,7 +40,7 @@ WRONG_USES: tuple[tuple[str, str], ...] = (
     ("train --debug --config train.py", "ends in .json, .yaml, .yml or .toml"),
     ("train --debug --config folder", "cannot be read"),
     ("train --debug --override batch_size=4", "training.batch_size=4"),
-    ("train --debug --override training.batch_size", "write section.key=value"),
+    ("train --debug --override training.batch_size", "write section.name=value"),
     ("train --debug --override training.batchsize=4", "did you mean 'training.batch_size'?"),
     ("train --debug --override training.batch_size=many", "a whole number"),
     ("train --debug --override training.learning_rate=-1", "greater than 0"),

@@ -158,7 +158,7 @@ def test_overrides_of_every_type() -> None:
         ("system.strategy=fdsp", "did you mean 'fsdp'?"),
         ("training.betas=0.9", "a list of 2 numbers"),
         ("training.batch_size=0", "training.batch_size must be greater than 0"),
-        ("batch_size", "write section.key=value"),
+        ("batch_size", "write section.name=value"),
         ("model.heads=5", "--override: model.heads must divide model.width (768)"),
         ("data.source=text", "--override: data.paths is empty"),
     ],

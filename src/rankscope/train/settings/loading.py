@@ -114,7 +114,7 @@ def _preset_place(name: str | None) -> str:
 def _override(text: str) -> Entry:
     key, equals, value = text.partition("=")
     if not equals or "." not in key:
-        raise UsageError(f"--override {text}: write section.key=value, as in training.batch_size=4")
+        raise UsageError(f"--override {text}: write section.name=value, as in training.batch_size=4")
     return Entry(key.strip(), value, "--override")
 
 
