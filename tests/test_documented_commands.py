@@ -33,7 +33,13 @@ sys.path.insert(0, str(Path(__file__).parent / "report"))
 from recorded_incidents import recorded
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "benchmarks" / "README.md")
+FROM_TESTS = ROOT / "docs" / "features.md"
+"""Made from the tests in tests/features, which run its commands; see scripts/features.py."""
+PAGES = (
+    ROOT / "README.md",
+    *(page for page in sorted((ROOT / "docs").glob("*.md")) if page != FROM_TESTS),
+    ROOT / "benchmarks" / "README.md",
+)
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 LANGUAGES = frozenset({"bash", "console", "text", "python", "yaml"})
 IN_A_SENTENCE = re.compile(

@@ -82,6 +82,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_dump_is_refused_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr("rankscope.evidence.readers.dump_files._LEAST_TIME_S", 3.0)
@@ -118,6 +119,7 @@ def test_a_value_is_shown_in_a_few_words_whatever_it_is() -> None:
     assert as_shown(["a", 1]) == "['a', 1]"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", [["diagnose"], ["diagnose", "--json"]])
 def test_links_to_what_never_ends_are_refused_at_once(tmp_path: Path, verb: list[str]) -> None:
     pipe = tmp_path / "pipe"

@@ -6,8 +6,9 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from rankscope.diagnosis.facts.roots import InStage
 from rankscope.diagnosis.rules.numbers.stragglers import between
-from rankscope.diagnosis.rules.standing.stages import stage_of
+from rankscope.diagnosis.rules.standing.stages import stages_of
 from rankscope.diagnosis.who_waits import LEAST_S, open_call, who_waits
 from rankscope.evidence.glance import RankGlance
 from rankscope.evidence.model import Phases, Progress
@@ -105,10 +106,10 @@ def _doing(each: RankGlance, now: float) -> str:
     if call is not None and now - call.entered_at >= LEAST_S:
         at = f" at {call.site[0].file.rpartition('/')[2]}:{call.site[0].line}" if call.site else ""
         return plain(f"{call.op}{at} for {duration(now - call.entered_at)}")
-    stage = stage_of(each.progress)
-    told = sentence(stage) if stage is not None else ""
-    # After its first step a rank that is in no stage trains.
-    return "training" if each.progress.steps and not told.startswith("in ") else plain(told) or "starting"
+    stage = dict(stages_of({each.rank: each.progress})).get(each.rank)
+    if each.progress.steps and not isinstance(stage, InStage):
+        return "training"  # After its first step a rank that is in no stage trains.
+    return plain(sentence(stage)) if stage is not None else "starting"
 
 
 def _rate(before: Progress | None, now: Progress, seconds: float) -> str:
