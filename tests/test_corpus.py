@@ -25,7 +25,6 @@ RECORDINGS = [path for path in ALL if not path.startswith(TWO_RANKS)]
 NOT_RECORDED = {
     "jolly_walnut": "replicas of a reducer of the program's own are not known to be replicas",
     "damped_update": "NCCL pairs its calls wrongly, and nothing is said",
-    "feature_usage": "NCCL pairs its calls wrongly: rank and outcome are right, the line is not",
     "slice_exchange": "the splits of all_to_all are not recorded: nothing is said",
     "slot_dispatch": "the splits of all_to_all are not recorded: nothing is said",
 }
