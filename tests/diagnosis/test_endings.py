@@ -120,6 +120,13 @@ def test_who_gathers_the_errors_of_others_only_repeats_them() -> None:
     assert ([culprit.rank for culprit in endings.origin.culprits], endings.victims) == ([2], (0, 1))
 
 
+def test_a_loader_without_memory_is_memory() -> None:
+    said = ("cannot allocate memory for thread-local data: ABORT",)
+    finding = origin(make.rank(1, exit=make.ended(127), error_tail=said), make.rank(0))
+    assert (finding.outcome, finding.cause) == ("crash", "out-of-memory-host")
+    assert origin(make.rank(1, exit=make.ended(3), error_tail=said), make.rank(0)).cause == "exit-code"
+
+
 def with_path(rank: RankEvidence, path: NamedPath) -> RankEvidence:
     return replace(rank, exceptions=tuple(replace(each, paths=(path,)) for each in rank.exceptions))
 
