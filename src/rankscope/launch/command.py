@@ -16,7 +16,7 @@ from typing import Any
 from rankscope.diagnosis.codec import verdict_to_json
 from rankscope.diagnosis.verdict import Verdict
 from rankscope.errors import UsageError
-from rankscope.launch import beforehand, comm_debug, environment, folder, limits, options, program
+from rankscope.launch import beforehand, comm_debug, environment, error_file, folder, limits, options, program
 from rankscope.launch.job import Job
 from rankscope.launch.nodes import node_key
 from rankscope.launch.output import OutputPump
@@ -78,7 +78,20 @@ def launch(arguments: list[str], pages_path: str) -> int:
     supervisor = Supervisor(job, policy, chosen.stall_after_s, lambda last: _show(last, run_folder, chosen.json))
     teller = StageTeller(job, chosen.stages, _stage_sink(run_folder), live.say)  # type: ignore[arg-type]
     failure = _launch(config, entry, entry_arguments, chosen, job, supervisor, teller)
-    return supervisor.conclude(failure)
+    code = supervisor.conclude(failure)
+    _hand_on(supervisor.verdict, code, job)
+    return code
+
+
+def _hand_on(verdict: Verdict | None, code: int, job: Job) -> None:
+    """To whoever started us, where it asked for it as torchrun's own parents do."""
+    target = os.environ.get(error_file.VARIABLE)
+    if not target or code == 0 or verdict is None:
+        return
+    try:
+        error_file.write_error_file(target, verdict, code, job.error_files)
+    except OSError as error:
+        live.say(f"{error_file.VARIABLE}={target} cannot be written: {error.strerror}")
 
 
 def _launch(
@@ -110,12 +123,16 @@ def _launch(
             job.pump, _log_folder(job.folder, chosen), config.logs_specs, _label(config), copies
         )
     # The one seam that all supported versions of torch share: launch_agent looks the class up by this name.
-    vars(api)["LocalElasticAgent"] = functools.partial(ScopeAgent, supervisor=supervisor, job=job)
+    vars(api)["LocalElasticAgent"] = functools.partial(
+        ScopeAgent, supervisor=supervisor, job=job, grace_s=chosen.grace_s
+    )
     supervisor.start()
     teller.start()
     try:
         api.launch_agent(config, entry, list(arguments))
-    except ChildFailedError:
+    except ChildFailedError as error:
+        first = sorted(error.failures.items(), key=lambda failed: failed[1].timestamp)
+        job.error_files = {rank: Path(failure.error_file) for rank, failure in first}
         return None  # the supervisor knows more
     except SignalException:
         return None
@@ -146,9 +163,12 @@ def _quieten_elastic() -> None:
             logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
-def _log_folder(run_folder: Path, chosen: options.RunOptions) -> Path:
+def _log_folder(run_folder: Path, chosen: options.RunOptions) -> Path | None:
+    """None: the user wants no files of the ranks' output."""
     if chosen.torch.log_dir is None:
         return run_folder / "logs"
+    if chosen.torch.log_dir == os.devnull:
+        return None
     path = Path(chosen.torch.log_dir) / f"{chosen.torch.rdzv_id}_{uuid.uuid4().hex[:8]}"
     try:
         make_private_folder(path)

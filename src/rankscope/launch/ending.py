@@ -139,6 +139,10 @@ def _watch_broke(state: State, event: on.WatchBroke) -> Step:
     return replace(state, notes=(*state.notes, LookFailed(event.error))), ()
 
 
+def _noted(state: State, event: on.Noted) -> Step:
+    return replace(state, notes=(*state.notes, event.fact)), ()
+
+
 def _stragglers_seen(state: State, event: on.StragglersSeen) -> Step:
     return state, (on.Tell(live.Slowed(event.said)),) if state.phase == "running" else ()
 
@@ -445,6 +449,7 @@ ANSWERS: dict[type[Event], Callable[[State, Any], Step]] = {
     on.WatchBroke: _watch_broke,
     on.Recovered: _recovered,
     on.StragglersSeen: _stragglers_seen,
+    on.Noted: _noted,
     on.Ruled: _ruled,
     on.Signalled: _signalled,
     on.ElasticStops: _elastic_stops,

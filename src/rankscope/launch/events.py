@@ -77,6 +77,13 @@ class Recovered:
 
 
 @dataclass(frozen=True, slots=True)
+class Noted:
+    """Something that a person may want to know beside the verdict."""
+
+    fact: Fact
+
+
+@dataclass(frozen=True, slots=True)
 class StragglersSeen:
     said: Fact
 
@@ -172,6 +179,7 @@ Event = (
     | WatchBroke
     | Recovered
     | StragglersSeen
+    | Noted
     | Ruled
     | Signalled
     | ElasticStops

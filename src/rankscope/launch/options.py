@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -37,6 +38,8 @@ class RunOptions:
     """As the user wrote it; None leaves the choice to CUDA_VISIBLE_DEVICES."""
     wait_for_gpus: bool = False
     node_key_file: Path | None = None
+    grace_s: int | None = None
+    """None: torch's own, and 5 s after Ctrl-C."""
     processes_given: bool = True
     """The user said how many ranks a node gets."""
 
@@ -68,6 +71,7 @@ def parse(arguments: list[str]) -> RunOptions:
         gpus=namespace.gpus,
         wait_for_gpus=namespace.wait,
         node_key_file=namespace.node_key_file,
+        grace_s=namespace.grace,
         processes_given=given,
     )
 
@@ -113,11 +117,19 @@ def build_parser() -> argparse.ArgumentParser:
     )
     ours.add_argument(
         "--stall-after",
-        type=_threshold,
+        type=threshold,
         default=None,
         metavar="auto|SECONDS",
         help="stillness after which a wait that cannot be proven endless is called a likely hang. auto: four times the "
         "longest quiet stretch of this job so far, at least 30 s (default: auto)",
+    )
+    ours.add_argument(
+        "--grace",
+        type=seconds,
+        metavar="SECONDS",
+        help="how long ranks that were asked to end may take, to save a checkpoint say, before they are killed "
+        "(default: torchrun's 30 s, and 5 s after Ctrl-C). SIGUSR1 and SIGUSR2 are passed on to the ranks that handle "
+        "them, and end nothing",
     )
     ours.add_argument(
         "--no-probe",
@@ -193,16 +205,24 @@ def _speak_in_one_line(parser: argparse.ArgumentParser) -> None:
     parser.error = error  # type: ignore[method-assign]
 
 
-def _threshold(text: str) -> float | None:
+def threshold(text: str) -> float | None:
+    """Of `--stall-after`; None for `auto`."""
     if text == "auto":
         return None
     try:
-        seconds = float(text)
+        given = float(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"'{text}' is neither 'auto' nor a number of seconds") from None
-    if not 1.0 <= seconds < float("inf"):
+    if not 1.0 <= given < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} s is not possible: give at least 1 second, or 'auto'")
-    return seconds
+    return given
+
+
+def seconds(text: str) -> int:
+    """Of `--grace`."""
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(f"'{text}' is no whole number of seconds")
+    return int(text)
 
 
 def _size(text: str) -> int:
@@ -250,6 +270,9 @@ def launch_config(options: RunOptions) -> tuple[Any, Any, list[str]]:
         if args.master_port is None:
             args.master_port = 29500
         config, entry, arguments = config_from_args(args)
+        if args.run_path:
+            # Torch would spawn it from this process, which has threads and a watch to keep: a fresh one is as good.
+            entry, arguments = sys.executable, ["-u", "-m", "rankscope.launch.run_path", *arguments]
     except (ValueError, AssertionError, RuntimeError, TypeError, OSError) as error:
         raise UsageError(f"{error} (see 'rankscope run --help')") from error
     if config.nproc_per_node < 1:

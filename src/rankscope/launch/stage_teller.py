@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from rankscope.errors import EvidenceError
-from rankscope.evidence.collect import find_page, read_environment
+from rankscope.evidence.collect import read_environment
 from rankscope.evidence.gpus import read_gpus
 from rankscope.evidence.model import Stage
 from rankscope.evidence.stages import StageReader, innermost
@@ -137,7 +137,7 @@ class StageTeller:
     def _track(self, process: RankProcess) -> _Track | None:
         track = self._tracks.get(process.rank)
         if track is None:
-            page = find_page(self._job.pages, self._job.attempt, process.pid)
+            page = self._job.page_of(process)
             if page is None:
                 return None
             speaker = Speaker(

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from rankscope.diagnosis.codec import verdict_to_json
+from rankscope.diagnosis.facts import Fact
 from rankscope.diagnosis.facts.run import LauncherRaised
 from rankscope.diagnosis.verdict import Verdict
 from rankscope.errors import EvidenceError
@@ -61,6 +62,11 @@ class Supervisor:
         self._verdict: Verdict | None = None
         self._code = 1
 
+    @property
+    def verdict(self) -> Verdict | None:
+        """The last one, once it is concluded."""
+        return self._verdict
+
     def serve(self, elastic: Elastic) -> None:
         """From now on it is asked to stop ranks."""
         self._elastic = elastic
@@ -82,6 +88,10 @@ class Supervisor:
         suspected = bool(self._job.ranks) and afterwards.numbers_suspected(self._job)
         self.feed(on.Over(self._job.ends(), suspected, raised))
         return self._code
+
+    def note(self, fact: Fact) -> None:
+        """Something to know beside the verdict, whatever that will be."""
+        self.feed(on.Noted(fact))
 
     def hold_back(self) -> bool:
         """Called before torch's agent stops ranks; returns when it may, and whether it should hurry."""

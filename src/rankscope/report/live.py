@@ -78,11 +78,21 @@ class LastLook:
 
 
 @dataclass(frozen=True, slots=True)
+class PassedOn:
+    """A signal that is the program's own affair."""
+
+    signal: int
+    ranks: int
+    spared: tuple[int, ...]
+    """Ranks that do not handle it, and would have died of it."""
+
+
+@dataclass(frozen=True, slots=True)
 class StoppedAtOnce:
     """A second one came."""
 
 
-Line = Detected | Ending | Noticed | Slowed | Said | GoesOn | LastLook | StoppedAtOnce
+Line = Detected | Ending | Noticed | Slowed | Said | GoesOn | LastLook | PassedOn | StoppedAtOnce
 
 
 def tell(line: Line) -> None:
@@ -109,6 +119,10 @@ def words(line: Line) -> str:
         case LastLook(number):
             name = signal.Signals(number).name
             return f"{name}: taking a last look, then stopping the ranks (again: stop at once)"
+        case PassedOn(number, ranks, spared):
+            name = signal.Signals(number).name
+            given = f"{name}: passed on to {ranks} ranks" if ranks else f"{name}: passed on to no rank"
+            return f"{given}; {ranks_text(list(spared))} would die of it and did not get it" if spared else given
         case StoppedAtOnce():
             return "stopped at once"
 
