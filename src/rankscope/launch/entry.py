@@ -24,13 +24,31 @@ def run_prepared(arguments: Callable[[], list[str]]) -> int:
     return run_guarded(lambda: _launch(arguments, pages.path), lambda: remove_page_folder(pages.path))
 
 
+def watch(arguments: list[str]) -> int:
+    """The verb, for any command."""
+    sweep()
+    pages = make_page_folder()
+    return run_guarded(lambda: _watch(arguments, pages.path), lambda: remove_page_folder(pages.path))
+
+
+def _watch(arguments: list[str], pages: str) -> int:
+    from rankscope.launch.watched.command import watch as watch_command
+
+    return _told(lambda: watch_command(arguments, pages))
+
+
 def _launch(arguments: Callable[[], list[str]], pages: str) -> int:
-    """Below the guard there is nobody else to turn an error into a line."""
     from rankscope.launch.command import launch
+
+    return _told(lambda: launch(arguments(), pages))
+
+
+def _told(main: Callable[[], int]) -> int:
+    """Below the guard there is nobody else to turn an error into a line."""
     from rankscope.report import live
 
     try:
-        return launch(arguments(), pages)
+        return main()
     except RankscopeError as error:
         live.say(str(error))
         return error.exit_code

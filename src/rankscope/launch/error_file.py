@@ -20,10 +20,12 @@ def write_error_file(target: str, verdict: Verdict, code: int, left: Mapping[int
     the verdict's headline stands in its place. `left`: rank → its error file, in the order in which they failed."""
     guilty = [culprit.rank for culprit in verdict.culprits]
     ranks = sorted(left, key=lambda rank: rank not in guilty)
-    content, own = next(
-        ((found, verdict.exit_codes.get(rank)) for rank in ranks if (found := _read(left[rank])) is not None),
-        ({"message": {"message": f"{verdict.outcome}: {verdict.headline}", "extraInfo": _now()}}, None),
-    )
+    content: dict[str, Any] = {"message": {"message": f"{verdict.outcome}: {verdict.headline}", "extraInfo": _now()}}
+    own = None
+    for rank in reversed(ranks):
+        found = _read(left[rank])
+        if found is not None:
+            content, own = found, verdict.exit_codes.get(rank)
     if isinstance(content.get("message"), dict):
         content["message"]["errorCode"] = code if own is None else own
     temporary = f"{target}.{os.getpid()}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from rankscope.probe import exits, import_lock, listener, signals, status_watch
+from rankscope.probe import exits, import_lock, listener, signals, spawned, status_watch
 from rankscope.probe.calls import CallRecorder
 from rankscope.probe.constructions import Constructions
 from rankscope.probe.first_step import FirstStep
@@ -46,6 +46,7 @@ def start() -> None:
     first = FirstStep(book, calls, constructions)
     TorchHooks(page, calls, first, lambda: _joining(page, folder)).watch(imports)
     watch_calls(book, imports)
+    spawned.watch(page, imports)
     constructions.watch(imports)
     first.watch(imports)
     _limit_memory(page)
