@@ -40,8 +40,23 @@ done
 # Under some schedulers standard input is closed; the next file opened would then take its place.
 { : <&0; } 2>/dev/null || exec </dev/null
 
+# The incident page is looked at in a real browser; where there is none, those tests are skipped and say so.
+ensure_browser() {
+    local name
+    for name in chromium chromium-browser google-chrome google-chrome-stable; do
+        if command -v "$name" >/dev/null; then return 0; fi
+    done
+    if ((EUID == 0)) && command -v apt-get >/dev/null; then
+        echo "run_tests.sh: installing the system package chromium, for the tests of report.html" >&2
+        env DEBIAN_FRONTEND=noninteractive sh -c \
+            'apt-get update && apt-get install --yes --no-install-recommends chromium fonts-dejavu-core' \
+            >.venv/chromium.log 2>&1 </dev/null || echo "run_tests.sh: going on without it; see .venv/chromium.log" >&2
+    fi
+}
+
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")"
 bash scripts/setup.sh
+ensure_browser
 bash scripts/check.sh
 status=0
 .venv/bin/python -m pytest ${selection[@]+"${selection[@]}"} ${arguments[@]+"${arguments[@]}"} || status=$?

@@ -23,11 +23,8 @@ TWO_RANKS = "two_ranks"
 ALL = sorted(path.relative_to(RECORDED).as_posix() for path in RECORDED.glob("*/*.json.xz"))
 RECORDINGS = [path for path in ALL if not path.startswith(TWO_RANKS)]
 _UNSEEN_ON_GPU = (
-    "bias_terms",
-    "bucket_index",
     "damped_update",
     "edge_swap",
-    "epoch_hooks",
     "feature_usage",
     "fixed_point",
     "grid_training",

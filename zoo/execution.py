@@ -22,7 +22,7 @@ from judge import GotVerdict, Observation
 from started import MARK, first_worker, kill_all, leftovers, marked
 
 RANKSCOPE = (sys.executable, "-m", "rankscope")
-ANNOUNCEMENT = re.compile(r"rankscope: (HANG|CRASH|SLOW|NAN|INTERRUPTED)\b")
+ANNOUNCEMENT = re.compile(r"rankscope: (HANG|CRASH|SLOW|NAN|CORRUPT|INTERRUPTED)\b")
 LEFTOVER_GRACE_S = 5.0
 
 

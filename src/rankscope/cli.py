@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from rankscope import __version__
 from rankscope.errors import RankscopeError, UsageError
-from rankscope.mask import learn
+from rankscope.mask import learn, mask_text
 
 USAGE = """\
 usage: rankscope VERB [arguments]
@@ -22,6 +22,7 @@ verbs:
   attach     look at a job that hangs now, whoever started it    rankscope attach
   diagnose   say what happened, from a run's folder, dumps,      rankscope diagnose nccl_trace_rank_* train.log
              stacks or logs
+  report     the same as a page to send, markdown or a trace     rankscope report runs/1115-021233-train
   train      train a language model as such a job                rankscope train --debug
   prepare    turn text into the dataset of a training run        rankscope prepare --debug
   check      is this machine fit to train?                       rankscope check
@@ -55,6 +56,12 @@ def _attach(arguments: list[str]) -> int:
     from rankscope.report.attach import attach_command
 
     return attach_command(arguments)
+
+
+def _report(arguments: list[str]) -> int:
+    from rankscope.report.report_command import report_command
+
+    return report_command(arguments)
 
 
 def _check(arguments: list[str]) -> int:
@@ -92,6 +99,7 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
     "watch": _watch,
     "attach": _attach,
     "diagnose": _diagnose,
+    "report": _report,
     "check": _check,
     "gpus": _gpus,
     "train": _train,
@@ -116,8 +124,11 @@ def main(arguments: list[str] | None = None) -> int:
             raise UsageError(f"no verb '{given[0]}'{_nearest(given[0])}; see 'rankscope --help'")
         return verb(given[1:])
     except RankscopeError as error:
-        print(f"rankscope: {error}", file=sys.stderr)
+        print(f"rankscope: {mask_text(str(error))}", file=sys.stderr)
         return error.exit_code
+    except KeyboardInterrupt:
+        print("rankscope: interrupted", file=sys.stderr)
+        return 130
     except BrokenPipeError:
         # Whoever read the output has had enough, as `head` does. Python must not complain about it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

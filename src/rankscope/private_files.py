@@ -70,3 +70,20 @@ def open_private_log(path: Path) -> int:
 
 def _trusted(user: int) -> bool:
     return user in (0, os.geteuid())
+
+
+class Reserve:
+    """Room that is taken while there is some, and given back for what must be written in the end."""
+
+    def __init__(self, folder: Path, size: int = 1 << 18) -> None:
+        self._path = folder / ".reserve"
+        with suppress(OSError):  # no room now, or no such call on this file system: then there is no reserve
+            fd = os.open(self._path, _NEW, 0o600)
+            try:
+                os.posix_fallocate(fd, 0, size)
+            finally:
+                os.close(fd)
+
+    def release(self) -> None:
+        with suppress(OSError):  # released already
+            self._path.unlink()

@@ -71,7 +71,8 @@ def test_words_of_a_consequence_make_a_victim(kind: str, message: str) -> None:
         (NCCL_ERROR, "ncclInvalidUsage: Last error: Duplicate GPU detected : rank 0 and rank 1 both "
          "on CUDA device 2000", "device-mapping"),
         ("RuntimeError", "CUDA error: invalid device ordinal", "device-mapping"),
-        ("RuntimeError", "CUDA error: device-side assert triggered", "comm-error"),
+        ("RuntimeError", "CUDA error: device-side assert triggered", "exception"),
+        ("RuntimeError", "CUDA error: an illegal memory access was encountered", "comm-error"),
         (NCCL_ERROR, "ncclUnhandledCudaError: Call to CUDA function failed.", "comm-error"),
         ("RuntimeError", "Detected mismatch between collectives on ranks. Rank 0 is running", "collective-mismatch"),
         ("RuntimeError", "Expected to have finished reduction in the prior iteration before", "exception"),

@@ -90,7 +90,8 @@ def job(
 ) -> Evidence:
     gpu = Gpu(0, "NVIDIA H200", 100, 5, 140, 40, tuple(seen.pid for seen in ranks), work)
     hosts = (HostEvidence("node-1", gpus=(gpu,), ras=ras),)
-    return replace(make.evidence(*ranks, hosts=hosts), trigger="attach", world_size=world or len(ranks))
+    source = {"train.py": "\n" * 68 + "value = loss.item()\n" + "\n" * 30}
+    return replace(make.evidence(*ranks, hosts=hosts, source=source), trigger="attach", world_size=world or len(ranks))
 
 
 def attached(evidence: Evidence) -> Verdict:
@@ -142,6 +143,14 @@ def test_a_rank_that_works_while_the_others_wait_is_slow_and_they_are_not_blamed
     assert (verdict.outcome, blamed(verdict)) == ("slow", [2])
 
 
+def test_a_rank_on_a_line_of_its_own_may_not_have_come_to_the_call_yet() -> None:
+    ranks = (spinning(0, 1654, line=50), spinning(1, 1655, line=50), spinning(2, 1656, line=32))
+    verdict = attached(job(*ranks, ras=recorded("fixed_point")))
+    assert (verdict.outcome, verdict.certainty, blamed(verdict)) == ("hang", "possible", [2])
+    assert verdict.culprits[0].where is not None
+    assert verdict.culprits[0].where.line == 32
+
+
 def test_the_root_is_found_through_communicators_of_two() -> None:
     """Rank 0 waits for 1 in their group, rank 1 for 3 in theirs, and rank 3 does something else."""
     five, six = {"AllReduce": 5}, {"AllReduce": 6}
@@ -160,6 +169,19 @@ def test_more_of_one_and_fewer_of_another_is_another_way() -> None:
     ras = looks(RasLook(0.0, "2.28.9", True, (counted(usual, other, usual),)))
     verdict = attached(job(*(spinning(n, 100 + n) for n in range(3)), ras=ras))
     assert (verdict.cause, blamed(verdict)) == ("collective-mismatch", [1])
+
+
+def test_who_is_ahead_in_everything_is_not_blamed_where_the_others_crossed() -> None:
+    """Rank 2 left out a call and went on; the call of rank 1 was paired with what it did instead, and rank 1 came on to
+    where rank 2 is. The counts alone cannot tell that from rank 0 having left out the other call."""
+    counts = (
+        {"AllGather": 92, "AllReduce": 91},
+        {"AllGather": 92, "AllReduce": 92},
+        {"AllGather": 91, "AllReduce": 92},
+    )
+    ras = looks(RasLook(0.0, "2.28.9", True, (counted(*counts),)))
+    verdict = attached(job(*(spinning(n, 100 + n) for n in range(3)), ras=ras))
+    assert (verdict.outcome, verdict.certainty, blamed(verdict)) == ("hang", "possible", [])
 
 
 def test_of_two_ranks_nobody_is_blamed() -> None:
@@ -212,10 +234,10 @@ def test_a_difference_that_moves_on_is_none() -> None:
 
 
 def test_a_program_that_only_ran_ahead_of_its_gpu_made_no_progress() -> None:
-    ahead = {"stacks": stacks((40, 41, 69, 69), ITEM)}
+    ahead = stacks((40, 41, 69, 69), ITEM)
     before = RasLook(0.0, "2.28.9", True, (counted(*({"AllReduce": 70},) * 3),))
     after = RasLook(0.0, "2.28.9", True, (counted(*({"AllReduce": 99},) * 3),))
-    verdict = attached(job(*(spinning(n, 100 + n, **ahead) for n in range(3)), ras=looks(before, after)))
+    verdict = attached(job(*(spinning(n, 100 + n, stacks=ahead) for n in range(3)), ras=looks(before, after)))
     assert verdict.outcome == "unknown"
 
 
@@ -223,6 +245,21 @@ def test_a_rank_in_a_collective_and_two_that_wait_for_their_gpus_blame_nobody() 
     gather = (*ITEM, make.lib("torch/distributed/distributed_c10d.py", "all_gather"))
     first = spinning(0, 100, stacks=stacks((50, 50), gather))
     verdict = attached(job(first, spinning(1, 101), spinning(2, 102), work=None))
+    assert (verdict.outcome, blamed(verdict)) == ("unknown", [])
+
+
+def test_a_rank_of_another_machine_is_not_blamed_for_its_count_alone() -> None:
+    ras = looks(RasLook(0.0, "2.28.9", True, (counted(*({"AllReduce": 6},) * 3, {"AllReduce": 5}),)))
+    verdict = attached(job(*(spinning(n, 100 + n) for n in range(3)), ras=ras, world=4))
+    assert (verdict.outcome, blamed(verdict)) == ("unknown", [])
+    assert any("rank 3 5, ranks 0-2 6" in line for line in verdict.because)
+    assert "rankscope attach" in verdict.next[0]
+
+
+def test_nobody_is_blamed_while_those_ahead_are_at_work() -> None:
+    ranks = (moving(0, 100), moving(1, 101), spinning(2, 102))
+    ras = looks(RasLook(0.0, "2.28.9", True, (counted({"AllReduce": 6}, {"AllReduce": 6}, {"AllReduce": 5}),)))
+    verdict = attached(job(*ranks, ras=ras))
     assert (verdict.outcome, blamed(verdict)) == ("unknown", [])
 
 

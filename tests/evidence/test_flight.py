@@ -115,6 +115,18 @@ def test_no_time_of_completion_is_none_in_both_forms() -> None:
         assert parse_flight_json(as_json(dump)).collectives[0].completed_at is None
 
 
+def test_when_a_device_came_to_a_collective_is_read_where_torch_times_them() -> None:
+    entry = ENTRY | {"time_discovered_started_ns": 1794711596900000000}
+    assert parse_flight_json(as_json(DUMP | {"entries": [entry]})).collectives[0].started_at == 1794711596.9
+    assert parse_flight_json(as_json(DUMP)).collectives[0].started_at is None
+
+
+def test_a_recorder_that_has_recorded_nothing_is_empty_and_not_broken() -> None:
+    assert parse_flight_json(as_json(DUMP | {"entries": None})).collectives == ()
+    with pytest.raises(EvidenceError, match="entries"):
+        parse_flight_json(as_json({"version": "2.10"}))
+
+
 class Dangerous:
     def __reduce__(self) -> tuple[Any, ...]:
         return os.system, ("exit 1",)

@@ -97,6 +97,7 @@ EVENTS: tuple[on.Event, ...] = (
     on.Signalled(15, 100.0, ALIVE),
     on.Signalled(2, 200.0, FAILED),
     on.Signalled(15, 300.0, WELL),
+    on.CutShort(15),
     on.ElasticStops(()),
     on.ElasticStops(ALIVE),
     on.ElasticStops(FAILED),

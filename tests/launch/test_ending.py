@@ -139,6 +139,14 @@ def test_hang_is_stopped_or_only_reported(policy: typing.Any, certainty: typing.
     assert (line.then, line.option) == ("stop" if stopped else "watch", f"--on-hang {policy}")
 
 
+@pytest.mark.parametrize(("policy", "stopped"), [("auto", True), ("report", False)])
+def test_what_torch_itself_will_end_is_not_waited_for(policy: typing.Any, stopped: bool) -> None:
+    given_up = looked("hang", "likely", given_up=True)
+    _, actions = walk(started(), hang("likely"), given_up, given_up, policy=Policy(policy))
+    assert kinds(actions).count(on.StopRanks) == int(stopped)
+    assert len(told(actions)) == 1 + int(stopped), "nothing new is told twice"
+
+
 def test_hang_is_told_once_and_again_when_it_is_proven() -> None:
     _, actions = walk(started(), hang("likely"), hang("likely"), hang("proven"), hang("proven"))
     assert [line.verdict.certainty for line in told(actions) if isinstance(line, live.Detected)] == ["likely", "proven"]

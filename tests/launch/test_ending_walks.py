@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from run_events import ALIVE, EVENTS, FAILED, STOPPED, WELL, ends, evidence, started, taken
 
+from rankscope.diagnosis.verdict import Verdict
 from rankscope.launch import events as on
 from rankscope.launch.ending import step
 from rankscope.launch.events import Action, Event
 from rankscope.launch.run_state import Policy, State
+
+
+def agree(verdict: Verdict, code: int) -> None:
+    """What is said and what is returned are the same."""
+    said = f"{verdict.outcome}: {verdict.headline} and exit code {code}"
+    if verdict.outcome in ("ok", "hang", "crash", "interrupted", "unknown"):
+        assert (code == 0) == (verdict.outcome == "ok"), said
+    if "was stopped by SIG" in verdict.headline:
+        number = signal.Signals[verdict.headline.partition("was stopped by ")[2].split()[0].strip(".;,:")]
+        assert code in (128 + number, 128 + 15, 128 + 2), said
+
 
 STOPS = (on.StopRanks, on.Restart, on.LetGo, on.EndNow)
 
@@ -26,6 +39,7 @@ class Machine:
         self.kept = self.excused = self.waiting = False
         self.codes: list[int] = []
         self.gone = False
+        self.verdict: Verdict | None = None
         self.now = 100.0
         self.begin()
 
@@ -66,7 +80,11 @@ class Machine:
                 self.waiting = False
             case on.EndNow():
                 self.answers = [on.Over(STOPPED)]
+            case on.Conclude(verdict):
+                self.verdict = verdict
             case on.Exit(code) | on.ExitNow(code):
+                if self.verdict is not None:
+                    agree(self.verdict, code)
                 self.codes.append(code)
                 self.gone = isinstance(action, on.ExitNow)
 
@@ -91,7 +109,9 @@ OUTSIDE = [event for event in EVENTS if isinstance(event, on.Looked | on.Recover
 def happen(machine: Machine, data: st.DataObject) -> None:
     """One thing, of those that can happen now."""
     looking = any(isinstance(event, on.Taken) for event in machine.answers)
-    match data.draw(st.sampled_from(["outside", "answer", "answer", "signal", "stops", "broke", "asked", "again"])):
+    match data.draw(
+        st.sampled_from(["outside", "answer", "answer", "signal", "cut", "stops", "broke", "asked", "again"])
+    ):
         case "outside":
             event = data.draw(st.sampled_from(OUTSIDE))
             if isinstance(event, on.Looked):
@@ -103,6 +123,8 @@ def happen(machine: Machine, data: st.DataObject) -> None:
         case "signal":
             machine.now += data.draw(st.sampled_from([0.1, 5.0]))
             machine.feed(on.Signalled(15, machine.now, ALIVE))
+        case "cut":
+            machine.feed(on.CutShort(15))
         case "stops" if not machine.waiting:
             machine.feed(on.ElasticStops(data.draw(st.sampled_from([ALIVE, FAILED]))))
         case "broke" if looking:

@@ -8,10 +8,14 @@ import pytest
 
 from rankscope.diagnosis.views import LIFE_CPU_SHARE, LIFE_IO_BYTES_PER_S
 from rankscope.evidence.procfs import Pulse
-from rankscope.launch.pulses import worked
+from rankscope.launch.pulses import computed, moved
 
 STILL = Pulse("S", cpu_s=10.0, io_bytes=5000, rss_bytes=1 << 30, network_bytes=900)
 SECONDS = 2.0
+
+
+def worked(before: Pulse, after: Pulse, seconds: float) -> bool:
+    return computed(before, after, seconds) or moved(before, after, seconds)
 
 
 def test_nothing_and_next_to_nothing_is_no_life() -> None:

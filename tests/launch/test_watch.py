@@ -16,7 +16,7 @@ from rankscope.launch.watch import Watcher
 
 def test_rank_that_reaches_the_threshold_during_a_look_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its stillness had been taken before; the verdict drawn from it was "possible", and the next look is far away."""
-    process = SimpleNamespace(rank=0, pid=1, exit=None, life_at=time.time() - 29.5)
+    process = SimpleNamespace(rank=0, local_rank=0, pid=1, exit=None, life_at=time.time() - 29.5)
     found = [29.6, 30.4]
     looks: list[str] = []
 
@@ -37,13 +37,12 @@ def test_rank_that_reaches_the_threshold_during_a_look_is_looked_at_again(monkey
         pages_of_ranks=dict,
         stopping=False,
         stall_after_s=None,
-        pump=SimpleNamespace(blocked_s=0.0),
+        pump=SimpleNamespace(blocked_s=0.0, last_output_at=lambda _key: None),
     )
     pace: Any = SimpleNamespace(glance=lambda *_: None)
     seen: list[Event] = []
     watcher = Watcher(job, 30.0, pace, seen.append)
     monkeypatch.setattr(watch, "examine", lambda _evidence: SimpleNamespace(outcome="ok"))
-    monkeypatch.setattr(vital_signs, "busy_processes", lambda _since: "no GPU")
     monkeypatch.setattr(vital_signs, "pulse", _gone)
     watcher._episode = watch._Episode(since=process.life_at, next_look=float("inf"))
     for _ in range(4):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from rankscope.diagnosis import views
 from rankscope.diagnosis.advice import Advice
 from rankscope.diagnosis.device import stands_in_device_wait
-from rankscope.diagnosis.facts.seen import EndedMeanwhile, Looked, NoRank, NoRankFound, NoRankVariable
+from rankscope.diagnosis.facts.seen import EndedMeanwhile, LauncherAlone, Looked, NoRank, NoRankFound, NoRankVariable
 from rankscope.diagnosis.finding import Possibility, Ruling
 from rankscope.diagnosis.rules.standing.stand import movement
 from rankscope.diagnosis.seen import as_seen, could_not_read, unknown
@@ -51,6 +51,13 @@ def as_no_rank(ruling: Ruling, evidence: Evidence, command: str) -> Ruling:
     others = (Possibility(ruling.cause, "possible", ruling.summary),) if ruling.cause is not None else ()
     steps = (Advice("give-ranks-by-pid"), Advice("run-with-rankscope"))
     return unknown(ruling, NoRank(pids, command), because, steps, others)
+
+
+def no_rank(pids: tuple[int, ...], command: str, *, launcher: bool) -> Ruling:
+    """Of processes that were given by their pids and cannot be ranks: nothing to look at."""
+    what = LauncherAlone(pids[0], command) if launcher else NoRank(pids, command)
+    steps = (Advice("try-again-soon"),) if launcher else (Advice("give-ranks-by-pid"),)
+    return unknown(Ruling(outcome="unknown", cause=None, certainty="possible", summary=what), what, (), steps)
 
 
 def nobody_found() -> Ruling:

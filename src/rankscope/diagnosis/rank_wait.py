@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 
 from rankscope.diagnosis import views
 from rankscope.diagnosis.device import stands_in_device_wait
 from rankscope.diagnosis.timeline import BEGUN, POINT_TO_POINT, SET_UP, Event, Timeline
-from rankscope.evidence.model import Call, Collective, Evidence, Frame, RankEvidence
+from rankscope.evidence.model import Call, Evidence, Frame, RankEvidence
 
+LEAVING = "destroy_process_group"
 SETTLED_S = 0.4
 """A call younger than this when the evidence was taken may simply be about to return."""
 
@@ -49,9 +49,6 @@ _OUTSIDE = frozenset(
 _UNDER_WAY = 32
 """So many of the newest messages begun without waiting may be the one that a rank waits for now."""
 
-_MESSAGE = re.compile(r"^(?P<word>send|recv) \d+(?:->|<-)(?P<peer>\d+)$")
-"""How the recorder names messages of NCCL."""
-
 
 @dataclass(frozen=True, slots=True)
 class Wait:
@@ -79,18 +76,26 @@ class Wait:
 def find_wait(seen: RankEvidence, timeline: Timeline, evidence: Evidence) -> Wait | None:
     calls = seen.progress.calls if seen.progress is not None else ()
     inside = [call for call in calls if call.left_at is None and call.depth == 0]
-    blocking = next((call for call in reversed(inside) if call.op != "destroy_process_group"), None)
-    pending = timeline.pending()
+    blocking = next((call for call in reversed(inside) if call.op != LEAVING), None)
+    pending = _under_way(timeline)
     still = not views.moving(seen) or _spins(seen, pending)
     if blocking is not None:
         return _wait_in_call(seen, blocking, pending, still, evidence)
+    leaving = next((call for call in inside if leaves_all_groups(call)), None)
+    if leaving is not None and not pending and evidence.collected_at - leaving.entered_at >= SETTLED_S:
+        return Wait(leaving.op, "", 0, 0, -1, leaving.entered_at, leaving.site, firm=True)
     if pending and still and _stands_in_torch(seen) and evidence.collected_at - pending[0].at >= SETTLED_S:
         # Issued from C++ or long ago, and awaited by a synchronisation that is no recorded call.
         wait = _wait_for_event(pending[0], seen, firm=views.same_stack(seen) is True)
         return replace(wait, instead=_others_under_way(pending))
     if seen.progress is None and recorded_only(seen):
-        return _wait_by_record(seen, pending)
+        return _wait_by_record(pending)
     return _wait_by_stack(seen) if seen.progress is None else None
+
+
+def leaves_all_groups(call: Call) -> bool:
+    """From there the rank comes to no collective of its groups any more, whatever it waits for in it."""
+    return call.op == LEAVING and call.note == "all" and call.left_at is None
 
 
 def recorded_only(seen: RankEvidence) -> bool:
@@ -98,30 +103,31 @@ def recorded_only(seen: RankEvidence) -> bool:
     return seen.exit is None and not seen.stacks and not seen.processes and seen.progress is None
 
 
-def _wait_by_record(seen: RankEvidence, pending: tuple[Event, ...]) -> Wait | None:
+def _under_way(timeline: Timeline) -> tuple[Event, ...]:
+    """What is not finished, oldest first. Messages count where a GPU does them, one after another with the rest."""
+    queue = timeline.queue()
+    return queue if queue and queue[0].backend == "nccl" else timeline.pending()
+
+
+def _wait_by_record(pending: tuple[Event, ...]) -> Wait | None:
     """The oldest operation of the record that is not finished: what was queued after it has not taken place."""
-    message = next((entry for entry in seen.collectives if entry.p2p and not entry.retired), None)
-    if message is not None and (not pending or message.created_at < pending[0].at):
-        word, peer = _message_peer(message, seen)
-        if peer is not None and message.state != "completed":
-            site = tuple(frame for frame in message.frames if frame.user)
-            return Wait(word, message.group, 0, 0, peer, message.created_at, site, firm=True)
     if not pending:
         return None
     event = pending[0]
-    return Wait(event.op, event.group, event.seq, 0, -1, event.at, event.site, firm=True, event=event)
+    wait = Wait(event.op, event.group, event.seq, 0, -1, event.at, event.site, firm=True, event=event)
+    return _with_peers(wait, event)
 
 
-def _message_peer(entry: Collective, seen: RankEvidence) -> tuple[str, int | None]:
-    """`send` or `recv`, and the other rank of the world; the record counts ranks within the group."""
-    match = _MESSAGE.match(entry.op)
-    if match is None:
-        return entry.op, None
-    peer = int(match["peer"])
-    if entry.group in ("0", ""):
-        return match["word"], peer
-    members = next((group.ranks for group in seen.groups if group.name == entry.group), ())
-    return match["word"], members[peer] if peer < len(members) else None
+def _with_peers(wait: Wait, event: Event) -> Wait:
+    """Of a message, or a batch of them: the ranks it is with."""
+    peers = frozenset(message.peer for message in event.messages)
+    if not peers or -1 in peers:
+        return wait
+    return replace(
+        wait,
+        peer=next(iter(peers)) if len(peers) == 1 else -1,
+        candidates=peers if len(peers) > 1 else frozenset(),
+    )
 
 
 def failed_in(seen: RankEvidence, timeline: Timeline) -> Wait | None:
@@ -180,6 +186,8 @@ def _wait_in_call(
         return replace(wait, instead=_others_under_way(pending)) if call.op == "Work.wait" else wait
     # A GPU runs a rank's collectives one after another: the oldest unfinished one is what it waits for.
     queued = bool(pending) and pending[0].backend == "nccl" and call.op not in POINT_TO_POINT | SET_UP
+    if queued and pending[0].messages:
+        return _wait_for_event(pending[0], seen, firm=_alone(seen, call.thread))
     event = pending[0] if queued else next((e for e in reversed(pending) if e.group == call.group), None)
     if (
         call.group
@@ -207,7 +215,9 @@ def _wait_in_call(
 def _wait_for_event(event: Event, seen: RankEvidence, *, firm: bool, site: tuple[Frame, ...] = ()) -> Wait:
     thread = views.newest_main_thread(seen)
     standing = tuple(frame for frame in thread.frames if frame.user) if thread is not None else ()
-    return Wait(
+    if event.messages:
+        site = event.site  # the program has gone on; the line that began the message tells
+    wait = Wait(
         op=event.op,
         group=event.group,
         seq=event.seq,
@@ -218,6 +228,7 @@ def _wait_for_event(event: Event, seen: RankEvidence, *, firm: bool, site: tuple
         firm=firm and _alone(seen, thread.tid if thread is not None else seen.pid),
         event=event,
     )
+    return _with_peers(wait, event)
 
 
 def _others_under_way(pending: tuple[Event, ...]) -> tuple[Event, ...]:

@@ -134,8 +134,12 @@ def _stand_on_gpu(ruling: Ruling, ranks: list[RankEvidence], evidence: Evidence,
     over_s = max(times) - min(times) if times else 0.0
     heard = any(host.ras for host in evidence.hosts)
     lost = any(look.lost for host in evidence.hosts for look in host.ras)
+    launched = read_launched(evidence)
+    known = {seen.rank for seen in evidence.ranks}
+    elsewhere = launched is not None and bool(launched.behind() - known)
     steps = (
         *((Advice("look-at-silent-host"),) if lost else ()),
+        *((Advice("attach-there"),) if elsewhere else ()),
         Advice("record-nccl"),
         *(() if heard else (Advice("ras-on"),)),
         Advice("watch-it-longer"),

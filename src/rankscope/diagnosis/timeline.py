@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from rankscope.diagnosis.record import Batch, Record, read_record
 from rankscope.evidence.model import Call, Collective, Frame, RankEvidence
 
 COVERING = frozenset({"backward", "_broadcast_coalesced", "_verify_params_across_processes"})
@@ -16,17 +17,35 @@ POINT_TO_POINT = frozenset(
 )
 BEGUN = frozenset({"isend", "irecv"})
 """Messages that return at once and are waited for later."""
-ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
-SIZED = frozenset({"all_reduce", "allreduce", "broadcast", "reduce", "all_gather", "allgather", "reduce_scatter"})
+ROOTED = frozenset(
+    {"broadcast", "reduce", "gather", "scatter", "broadcast_object_list", "gather_object", "scatter_object_list"}
+)
+SIZED = frozenset(
+    {
+        *("all_reduce", "allreduce", "broadcast", "reduce", "all_gather", "allgather", "reduce_scatter"),
+        *("all_gather_into_tensor", "_all_gather_base", "reduce_scatter_tensor", "_reduce_scatter_base"),
+        *("allreduce_coalesced", "all_reduce_coalesced"),
+    }
+)
 """Every rank of the group must pass the same number of elements to these."""
+BATCH = "batch_isend_irecv"
 
 _SLACK_S = 5e-6
 """Both clocks are the same one; only rounding lies between them."""
 
 
 @dataclass(frozen=True, slots=True)
+class Message:
+    """One half of a message between two ranks."""
+
+    sends: bool
+    peer: int
+    """The other rank, as the world counts."""
+
+
+@dataclass(frozen=True, slots=True)
 class Event:
-    """A collective that a rank has entered."""
+    """A collective that a rank has entered; or a message, where the recorder knows those."""
 
     group: str
     seq: int
@@ -42,6 +61,12 @@ class Event:
     thread: int
     through: str = ""
     """The library's function that the user's line called, where one stands between it and the collective."""
+    started: bool | None = None
+    """The GPU has come to it; None where torch does not time collectives and nobody knows."""
+    messages: tuple[Message, ...] = ()
+    """Of a send, a receive or a batch of them: with whom."""
+    awaited_at: float | None = None
+    """Of messages: when the program first waited for one after them; what it enqueued before that may overtake them."""
 
     def signature(self) -> tuple[str, int, str, int]:
         """What must agree between the ranks of a group."""
@@ -69,6 +94,10 @@ class Timeline:
     newest: dict[str, int] = field(default_factory=dict)
     called: dict[str, int] = field(default_factory=dict)
     """Group → collectives made from Python, by the probe's count: comparable even where the recorder is lost."""
+    messages: tuple[Event, ...] = ()
+    """Sends and receives that the recorder knows, oldest first."""
+    whole: bool = False
+    """The record reaches back to the first call."""
 
     def at(self, group: str, seq: int) -> Event | None:
         return self.events.get(group, {}).get(seq)
@@ -84,9 +113,14 @@ class Timeline:
         return min(self.events.get(group, {}), default=None)
 
     def pending(self) -> tuple[Event, ...]:
-        """Entered and not finished, oldest first."""
+        """Collectives entered and not finished, oldest first."""
         found = [event for group in self.events.values() for event in group.values() if not event.done]
         return tuple(sorted(found, key=lambda event: event.at))
+
+    def queue(self) -> tuple[Event, ...]:
+        """The same with messages: where the rank's GPU stands, and what is behind."""
+        under_way = [event for event in self.messages if not event.done]
+        return tuple(sorted((*self.pending(), *under_way), key=lambda event: event.at)) if under_way else self.pending()
 
 
 def build_timeline(rank: RankEvidence) -> Timeline:
@@ -115,16 +149,15 @@ def _from_recorder(rank: RankEvidence, calls: tuple[Call, ...], called: dict[str
     covering = _Covering(calls)
     events: dict[str, dict[int, Event]] = {}
     newest: dict[str, int] = {}
-    for entry in rank.collectives:
-        if entry.p2p:
-            continue
+    record = read_record(rank)
+    for entry in record.collectives:
         call = covering.of(entry) if calls else None
         events.setdefault(entry.group, {})[entry.seq] = Event(
             group=entry.group,
             seq=entry.seq,
             op=entry.op,
             at=entry.created_at,
-            done=entry.retired or (entry.state == "completed" and _completed(entry, rank)),
+            done=record.done(entry),
             backend=entry.backend,
             numel=_numel(entry),
             dtype=next(iter(entry.input_dtypes or entry.output_dtypes), ""),
@@ -133,13 +166,42 @@ def _from_recorder(rank: RankEvidence, calls: tuple[Call, ...], called: dict[str
             site=(call.site if call is not None else ()) or _own(entry.frames),
             thread=entry.thread,
             through=call.through if call is not None else "",
+            started=record.started(entry),
         )
         newest[entry.group] = max(newest.get(entry.group, 0), entry.seq)
     for group, count in rank.last_enqueued.items():
         # That count may run on with every message, the numbers of the entries do not.
         if not _made_messages(rank, group) or (group not in newest and not _whole_record(rank)):
             newest[group] = max(newest.get(group, 0), count)
-    return Timeline(rank=rank.rank, recorded=True, events=events, newest=newest, called=called)
+    waits = _Waits(calls)
+    messages = tuple(_message(batch, record, covering, waits) for batch in record.messages)
+    return Timeline(rank.rank, True, events, newest, called, messages, _whole_record(rank))
+
+
+def _message(batch: Batch, record: Record, covering: _Covering, waits: _Waits) -> Event:
+    """A send, a receive, or a batch of them, which a GPU does as one."""
+    last = batch.entries[-1]
+    call = covering.of(batch.entries[0])
+    alone = batch.messages[0] if len(batch.messages) == 1 and not batch.grouped else None
+    told = BATCH if alone is None else ("isend" if alone.sends else "irecv")
+    return Event(
+        group=last.group,
+        seq=0,
+        op=call.op if call is not None and call.op in POINT_TO_POINT else told,
+        at=batch.entries[0].created_at,
+        done=record.done(last),
+        backend=last.backend,
+        numel=sum(map(_numel, batch.entries)),
+        dtype=next((name for entry in batch.entries for name in entry.input_dtypes), ""),
+        root=-1,
+        step=call.step if call is not None else -1,
+        site=(call.site if call is not None else ()) or _own(batch.entries[0].frames),
+        thread=last.thread,
+        through=call.through if call is not None else "",
+        started=record.started(last),
+        messages=tuple(Message(each.sends, each.peer) for each in batch.messages),
+        awaited_at=last.created_at if call is not None and call.op not in BEGUN | {BATCH} else waits.after(last),
+    )
 
 
 def _whole_record(rank: RankEvidence) -> bool:
@@ -170,7 +232,7 @@ def _from_calls(rank: RankEvidence, calls: tuple[Call, ...], called: dict[str, i
             at=call.entered_at,
             done=call.left_at is not None and not call.failed,
             backend="",
-            numel=call.numel,
+            numel=-1 if call.op == "reduce_scatter" else call.numel,  # its first tensor is a share, of any size
             dtype=call.dtype,
             root=call.peer,
             step=call.step,
@@ -179,12 +241,6 @@ def _from_calls(rank: RankEvidence, calls: tuple[Call, ...], called: dict[str, i
             through=call.through,
         )
     return Timeline(rank=rank.rank, recorded=False, events=events, newest=dict(called), called=called)
-
-
-def _completed(entry: Collective, rank: RankEvidence) -> bool:
-    """An operation that NCCL has not taken yet reads as completed; the group's own count knows better."""
-    last = rank.last_completed.get(entry.group)
-    return last is None or last < 0 or last >= entry.seq
 
 
 def _numel(entry: Collective) -> int:
@@ -211,4 +267,18 @@ class _Covering:
         for call in reversed(self._calls[max(0, at - 4) : at]):
             if call.left_at is None or call.left_at + _SLACK_S >= entry.created_at:
                 return call
+        if entry.op.endswith("coalesced"):
+            # A coalescing manager issues its calls when it is left: they were noted before.
+            return next((call for call in reversed(self._calls[:at]) if call.group == entry.group), None)
         return None
+
+
+class _Waits:
+    """When the program waited for what it had begun."""
+
+    def __init__(self, calls: Iterable[Call]) -> None:
+        self._times = sorted(call.entered_at for call in calls if call.op == "Work.wait")
+
+    def after(self, entry: Collective) -> float | None:
+        at = bisect_right(self._times, entry.created_at)
+        return self._times[at] if at < len(self._times) else None

@@ -131,3 +131,5 @@ class Verdict:
     """What a scheduler should do with the same command."""
     sides: tuple[Side, ...] = ()
     """Of a divergence in which no side can be called wrong."""
+    report: str = ""
+    """The page about it, relative to the run's folder; empty where none was made."""

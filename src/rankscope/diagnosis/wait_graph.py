@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from rankscope.diagnosis import views
-from rankscope.diagnosis.rank_wait import Wait, failed_in, find_wait, stopped, waits_unseen
-from rankscope.diagnosis.timeline import COVERING, POINT_TO_POINT, SET_UP, Event, Timeline, build_timeline
+from rankscope.diagnosis.rank_wait import LEAVING, Wait, failed_in, find_wait, stopped, waits_unseen
+from rankscope.diagnosis.timeline import COVERING, POINT_TO_POINT, SET_UP, Event, Message, Timeline, build_timeline
 from rankscope.evidence.model import Evidence, RankEvidence
 
 Kind = Literal["ended", "waiting", "elsewhere", "unknown"]
@@ -141,6 +141,11 @@ def _may_come(
     wait = state.wait
     if wait is None:
         return False
+    if wait.event is not None and wait.event.messages:
+        # A GPU knows no tags: messages of two ranks meet in their order, and one that nobody makes never comes.
+        if not _unmet(state, wait.event, states):
+            return True
+        return not {rank for rank in targets & hopeless if long_since or not _other_thread_works(states[rank])}
     if wait.op in POINT_TO_POINT:
         halves = [states[rank] for rank in targets if _halves(state, states[rank])]
         if halves and (not long_since or any(views.on_its_way(each.seen) for each in (state, *halves))):
@@ -233,8 +238,14 @@ def _edges(states: dict[int, State]) -> dict[int, frozenset[int]]:
 
 def _awaits(state: State, wait: Wait) -> object:
     """Equal for ranks that wait for the same ranks."""
+    if behind_its_own_work(wait):
+        return "its own GPU"
+    if wait.op == LEAVING:
+        return LEAVING
     if wait.op in SET_UP:
         return wait.op, groups_made(state)
+    if wait.event is not None and wait.event.messages:
+        return "message", state.rank
     if wait.op in POINT_TO_POINT or (wait.op == "Work.wait" and wait.peer >= 0):
         return "message", wait.peer, wait.candidates
     if not wait.group or state.timeline is None:
@@ -248,14 +259,30 @@ def _awaits(state: State, wait: Wait) -> object:
 
 def _targets(state: State, wait: Wait, states: dict[int, State], members: frozenset[int]) -> frozenset[int]:
     """The ranks that have not come to what this one waits in; itself perhaps among them."""
+    if behind_its_own_work(wait):
+        return frozenset()
+    if wait.op == LEAVING:
+        return frozenset(rank for rank, other in states.items() if other.kind != "ended" and not _leaves(other))
     if wait.op in SET_UP:
         return frozenset(rank for rank in states if not _has_set_up(states[rank], state, wait.op))
+    if wait.event is not None and wait.event.messages:
+        return _unmet(state, wait.event, states) or frozenset((wait.candidates or {wait.peer}) & states.keys())
     if wait.op in POINT_TO_POINT or (wait.op == "Work.wait" and wait.peer >= 0):
         return frozenset((wait.candidates or {wait.peer}) & states.keys())
     if not wait.group:
         # A store key, or a wait of unknown origin: anyone who is not waiting may bring it.
         return frozenset(rank for rank in states if states[rank].kind != "waiting")
     return frozenset(rank for rank in members & states.keys() if not _joined(states[rank], state, wait))
+
+
+def behind_its_own_work(wait: Wait) -> bool:
+    """The GPU has not even begun the oldest operation that it was given: kernels of the rank itself come before it, and
+    no other rank can hold those up."""
+    return wait.event is not None and wait.event.started is False
+
+
+def _leaves(state: State) -> bool:
+    return state.wait is not None and state.wait.op == LEAVING
 
 
 def _joined(other: State, waiter: State, wait: Wait) -> bool:
@@ -309,10 +336,45 @@ def entered_nothing(state: State) -> bool:
 
 
 def _queued_behind(event: Event, timeline: Timeline) -> bool:
-    """Issued to the GPU, which has not finished an earlier collective of another group."""
+    """Issued to the GPU, which has not come to it: it has not begun it, or not finished what was issued before."""
     if event.done or event.backend != "nccl":
         return False
-    return timeline.pending()[0].group != event.group
+    if event.started is not None:
+        return not event.started
+    first = timeline.queue()[0]
+    if first.messages:
+        return first.awaited_at is not None and first.awaited_at <= event.at
+    return first != event
+
+
+def _unmet(state: State, event: Event, states: dict[int, State]) -> frozenset[int]:
+    """The ranks whose halves of these messages have not come, by their own records. One that cannot be counted is not
+    among them, unless its record shows that its GPU stands elsewhere."""
+    if state.timeline is None:
+        return frozenset()
+    return frozenset(
+        message.peer
+        for message in event.messages
+        if message.peer in states and not _met(message, event, state.timeline, states[message.peer])
+    )
+
+
+def _met(message: Message, event: Event, mine: Timeline, peer: State) -> bool:
+    theirs = peer.timeline
+    if theirs is None or peer.kind == "unknown":
+        return True
+    half = Message(not message.sends, mine.rank)
+    if mine.whole and theirs.whole:
+        wanted = _count(mine.messages, message, event.group, until=event.at)
+        made = [each for each in theirs.messages if each.group == event.group for part in each.messages if part == half]
+        return len(made) >= wanted and not _queued_behind(made[wanted - 1], theirs)
+    if peer.kind == "ended":
+        return False
+    return any(half in each.messages for each in theirs.messages if not each.done and not _queued_behind(each, theirs))
+
+
+def _count(messages: Iterable[Event], message: Message, group: str, until: float) -> int:
+    return sum(each.messages.count(message) for each in messages if each.group == group and each.at <= until)
 
 
 def _has_set_up(other: State, waiter: State, op: str) -> bool:

@@ -21,6 +21,7 @@ _DUMP_FILE = "/tmp/nccl_trace_rank_"
 """Torch's own default."""
 _DUMP_WAIT_S = 5.0
 _RANK_FRAMES = ("/torch/distributed/", "/torch/nn/parallel/distributed.py")
+_LAUNCHER_FRAMES = ("/torch/distributed/run.py", "/torch/distributed/launch", "/torch/distributed/elastic/")
 _LOADER_WORKER = "/torch/utils/data/_utils/worker.py"
 
 
@@ -57,7 +58,8 @@ def uses_distributed(evidence: Evidence) -> bool:
     ]
     if any(_LOADER_WORKER in file for file in frames):
         return False
-    return any(part in file for file in frames for part in _RANK_FRAMES)
+    inside = [file for file in frames if not any(part in file for part in _LAUNCHER_FRAMES)]
+    return any(part in file for file in inside for part in _RANK_FRAMES)
 
 
 def _attempt(job: FoundJob) -> int:

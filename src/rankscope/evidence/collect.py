@@ -259,6 +259,9 @@ def _stacks_by_signal(look: _Look) -> StackSample | None:
         caught = int(next(line for line in status.splitlines() if line.startswith("SigCgt")).split()[1], 16)
         if not caught >> (STACK_SIGNAL - 1) & 1:
             return None
+        if not _has_open(look.pid, file):
+            look.missing["stacks on a signal"] = "the program has closed the file that they would go to"
+            return None
         before = file.stat().st_size
         os.kill(look.pid, STACK_SIGNAL)
         deadline = time.monotonic() + 1.0
@@ -272,6 +275,20 @@ def _stacks_by_signal(look: _Look) -> StackSample | None:
         look.missing["stacks on a signal"] = f"{type(error).__name__}: {error}"
         return None
     return StackSample(at=time.time(), threads=threads, source="faulthandler") if threads else None
+
+
+def _has_open(pid: int, file: Path) -> bool:
+    """Whether the process still has it: the handler knows a number only, and would write into whatever has it now."""
+    wanted = file.stat()
+    try:
+        names = os.listdir(f"/proc/{pid}/fd")
+    except PermissionError:
+        return True  # nobody may look; the probe minds it by itself too
+    for name in names:
+        with contextlib.suppress(OSError):  # closed meanwhile
+            if os.path.samestat(os.stat(f"/proc/{pid}/fd/{name}"), wanted):
+                return True
+    return False
 
 
 def _ask_listener(page: Path | None) -> tuple[tuple[RaisedException, ...], StackSample] | str:

@@ -23,6 +23,13 @@ PLAIN_NAMES = {
 """The same operations under the names that backends give them."""
 
 
+MOST_RANKS = 200_000
+"""Of a job; what a file declares beyond that is no job's."""
+_MOST_GROUPS_RANKS = 20_000_000
+"""Members of all groups together."""
+_MOST_SIZES = 1_000_000
+
+
 @dataclass(frozen=True, slots=True)
 class FlightRecord:
     collectives: tuple[Collective, ...]
@@ -50,7 +57,7 @@ def parse_flight_pickle(data: bytes) -> FlightRecord:
     except EvidenceError:
         raise
     except Exception as error:  # a broken pickle raises nearly anything
-        raise EvidenceError(f"the flight record is not a valid pickle: {error!r}") from error
+        raise EvidenceError(f"the flight record is not a valid pickle: {as_shown(error)}") from error
     return _record(document)
 
 
@@ -78,21 +85,26 @@ class PlainUnpickler(pickle.Unpickler):
         raise EvidenceError(f"the flight record asks to load {module}.{name}, which a recorder never does: refused")
 
     def persistent_load(self, pid: Any) -> Any:
-        raise EvidenceError(f"the flight record refers to an outside object {pid!r}: refused")
+        raise EvidenceError(f"the flight record refers to an outside object {as_shown(pid)}: refused")
 
 
 def _record(document: object) -> FlightRecord:
     top = as_dict(document, "the dump")
     collectives: list[Collective] = []
     names: dict[str, str] = {}
-    for number, item in enumerate(as_list(top.get("entries"), "entries")):
+    for number, item in enumerate(as_list(_entries(top), "entries")):
         entry = as_dict(item, f"entry {number}")
         collective = _collective(entry, number)
         collectives.append(collective)
-        names[str(entry.get("pg_id"))] = collective.group
+        names[as_word(entry.get("pg_id"), "pg_id")] = collective.group
     enqueued, completed = statuses(top.get("pg_status", {}), names)
     collectives.sort(key=lambda collective: collective.record_id)
     return FlightRecord(tuple(collectives), enqueued, completed, as_groups(top.get("pg_config", {})))
+
+
+def _entries(top: dict[Any, Any]) -> object:
+    """A recorder that has recorded nothing writes no list."""
+    return [] if top.get("entries", "") is None else top.get("entries")
 
 
 def statuses(value: object, names: Mapping[str, str]) -> tuple[dict[str, int], dict[str, int]]:
@@ -100,8 +112,9 @@ def statuses(value: object, names: Mapping[str, str]) -> tuple[dict[str, int], d
     enqueued: dict[str, int] = {}
     completed: dict[str, int] = {}
     for pg_id, item in as_dict(value, "pg_status").items():
-        status = as_dict(item, f"the status of group {pg_id}")
-        name = names.get(str(pg_id), str(pg_id))
+        own = as_word(pg_id, "the name of a group")
+        status = as_dict(item, f"the status of group {own}")
+        name = names.get(own, own)
         enqueued[name] = as_integer(status.get("last_enqueued_collective", -1), "last_enqueued_collective")
         completed[name] = as_integer(status.get("last_completed_collective", -1), "last_completed_collective")
     return enqueued, completed
@@ -110,13 +123,14 @@ def statuses(value: object, names: Mapping[str, str]) -> tuple[dict[str, int], d
 def _collective(entry: dict[Any, Any], number: int) -> Collective:
     backend, _, op = as_text(entry.get("profiling_name"), "profiling_name").rpartition(":")
     op = PLAIN_NAMES.get(op, op)
-    pair = as_list(entry.get("process_group", ["", ""]), "process_group")
-    pg_id = entry.get("pg_id", "")
+    pair = as_texts(entry.get("process_group", ["", ""]), "process_group")
+    pg_id = as_word(entry.get("pg_id", ""), "pg_id")
     completed_ns = entry.get("time_discovered_completed_ns")
+    started_ns = entry.get("time_discovered_started_ns")
     timeout_ms = entry.get("timeout_ms")
     return Collective(
         record_id=as_integer(entry.get("record_id", number), "record_id"),
-        group=as_text(pair[0], "process_group") if pair and pair[0] != "" else str(pg_id),
+        group=pair[0] if pair and pair[0] != "" else pg_id,
         seq=as_integer(entry.get("collective_seq_id", 0), "collective_seq_id"),
         p2p_seq=as_integer(entry.get("p2p_seq_id", 0), "p2p_seq_id"),
         op=op,
@@ -130,6 +144,7 @@ def _collective(entry: dict[Any, Any], number: int) -> Collective:
         input_dtypes=as_texts(entry.get("input_dtypes", []), "input_dtypes"),
         output_dtypes=as_texts(entry.get("output_dtypes", []), "output_dtypes"),
         completed_at=(as_integer(completed_ns, "time_discovered_completed_ns") / 1e9) if completed_ns else None,
+        started_at=(as_integer(started_ns, "time_discovered_started_ns") / 1e9) if started_ns else None,
         timeout_ms=None if timeout_ms is None else as_integer(timeout_ms, "timeout_ms"),
         thread=as_integer(entry.get("thread_id", 0), "thread_id"),
         frames=tuple(as_frame(frame) for frame in as_list(entry.get("frames", []), "frames")),
@@ -138,6 +153,8 @@ def _collective(entry: dict[Any, Any], number: int) -> Collective:
 
 def as_frame(item: object) -> Frame:
     frame = as_dict(item, "a frame")
+    if not all(isinstance(value, str | int) for value in frame.values()):
+        raise EvidenceError("the flight record is malformed: a frame holds more than texts and numbers")
     file = as_text(frame.get("filename", ""), "filename")
     name = as_text(frame.get("name", ""), "name")
     return Frame(name, file, as_integer(frame.get("line", 0), "line"), is_user_file(file))
@@ -145,23 +162,37 @@ def as_frame(item: object) -> Frame:
 
 def as_groups(config: object) -> tuple[Group, ...]:
     groups: list[Group] = []
+    members = 0
     for key, item in as_dict(config, "pg_config").items():
-        entry = as_dict(item, f"the configuration of group {key}")
+        entry = as_dict(item, f"the configuration of group {as_word(key, 'the name of a group')}")
         ranks = _ranks(entry.get("ranks", ""))
         if ranks:
             name = as_text(entry.get("name", key), "name")
             groups.append(Group(name, as_text(entry.get("desc", ""), "desc"), ranks))
+            members += len(ranks)
+            if members > _MOST_GROUPS_RANKS:
+                raise EvidenceError("the flight record is malformed: more groups than a job can have")
     return tuple(groups)
 
 
 def _ranks(value: object) -> tuple[int, ...]:
     """`[0, 1]`, as a text or as a list."""
+    if isinstance(value, str) and len(value) > 16 * MOST_RANKS:
+        raise EvidenceError(f"the flight record is malformed: a group of more than {MOST_RANKS} ranks")
     items: list[Any] = value.strip("[] ").split(",") if isinstance(value, str) else as_list(value, "ranks")
-    return tuple(as_integer(item, "ranks") for item in items if item != "")
+    if len(items) > MOST_RANKS:
+        raise EvidenceError(f"the flight record is malformed: a group of {len(items)} ranks")
+    ranks = tuple(as_integer(item, "ranks") for item in items if item != "")
+    if ranks and not (min(ranks) >= 0 and max(ranks) < MOST_RANKS):
+        raise EvidenceError(f"the flight record is malformed: a rank {min(ranks) if min(ranks) < 0 else max(ranks)}")
+    return ranks
 
 
 def as_sizes(value: object, what: str) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(as_integer(size, what) for size in as_list(sizes, what)) for sizes in as_list(value, what))
+    rows = [as_list(sizes, what) for sizes in as_list(value, what)]
+    if sum(map(len, rows)) > _MOST_SIZES:
+        raise EvidenceError(f"the flight record is malformed: {what} of more than {_MOST_SIZES} numbers")
+    return tuple(tuple(as_integer(size, what) for size in sizes) for sizes in rows)
 
 
 def as_texts(value: object, what: str) -> tuple[str, ...]:
@@ -196,9 +227,26 @@ def as_integer(value: object, what: str) -> int:
     raise EvidenceError(f"the flight record is malformed: {what} is {as_shown(value)}, not a whole number")
 
 
-def as_shown(value: object) -> str:
-    try:
+def as_shown(value: object, depth: int = 1) -> str:
+    """A few words about any value. Its `repr` may be longer than the memory: twenty lists hold each other a million
+    times over."""
+    if isinstance(value, str | bytes):
+        text = repr(value[:60])
+    elif isinstance(value, int):
+        text = repr(value) if value.bit_length() <= 128 else f"a number of {value.bit_length()} bits"
+    elif isinstance(value, list | tuple) and len(value) <= 4 and depth > 0:
+        text = f"[{', '.join(as_shown(item, depth - 1) for item in value)}]"
+    elif isinstance(value, list | tuple | dict | set | frozenset):
+        text = f"a {type(value).__name__} of {len(value)}"
+    elif isinstance(value, BaseException):
+        text = f"{type(value).__name__}: {as_shown(value.args[0])}" if value.args else type(value).__name__
+    else:
         text = repr(value)
-    except RecursionError:
-        return "a value nested too deeply"
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def as_word(value: object, what: str) -> str:
+    """A name that torch writes as a text or as a number; empty for none."""
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else str(as_integer(value, what))

@@ -13,7 +13,8 @@ import pynvml
 
 from rankscope.evidence.gpus import READ_LIMIT_S, no_gpus
 from rankscope.evidence.kernel import kernel_lines
-from rankscope.evidence.procfs import command_line, environment, parent, pulse
+from rankscope.evidence.launchers import is_orphan
+from rankscope.evidence.procfs import command_line, environment, pulse
 from rankscope.evidence.time_limit import call_within
 
 T = TypeVar("T")
@@ -123,33 +124,23 @@ def _process(item: Any) -> GpuProcess:
     used = getattr(item, "usedGpuMemory", None)
     memory = None if used is None else int(used)
     try:
-        state, command, above = pulse(pid).state, command_line(pid), parent(pid)
+        state, command = pulse(pid).state, command_line(pid)
         user = _user(os.stat(f"/proc/{pid}").st_uid)
     except (ProcessLookupError, OSError):
         return GpuProcess(pid, memory, None)
-    return GpuProcess(pid, memory, command, user, _left_behind(pid, state, above))
+    return GpuProcess(pid, memory, command, user, _left_behind(pid, state))
 
 
-def _left_behind(pid: int, state: str, above: int) -> str | None:
+def _left_behind(pid: int, state: str) -> str | None:
     if state == "Z":
         return "a zombie: it has ended and its parent has not taken note"
     try:
         variables = environment(pid)
     except (ProcessLookupError, OSError):
         return None
-    if "RANK" in variables and _is_reaper(above):
+    if "RANK" in variables and is_orphan(pid, variables):
         return f"a rank of an earlier job (RANK={variables['RANK']}) whose launcher is gone"
     return None
-
-
-def _is_reaper(pid: int) -> bool:
-    """The first process, or a user's service manager: where orphans end up."""
-    if pid <= 1:
-        return True
-    try:
-        return command_line(pid).startswith(("/lib/systemd/systemd", "/usr/lib/systemd/systemd"))
-    except (ProcessLookupError, OSError):
-        return False
 
 
 def _user(uid: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -9,6 +10,7 @@ from typing import Any, TypeVar
 import pynvml
 
 from rankscope.evidence.model import Gpu
+from rankscope.evidence.procfs import descendants
 from rankscope.evidence.time_limit import call_within
 
 T = TypeVar("T")
@@ -95,32 +97,23 @@ def _told(question: Callable[[], T]) -> T | None:
         return None
 
 
-def busy_processes(since: float) -> frozenset[int] | str:
-    """The processes whose kernels have run on any GPU since then, or why that cannot be told.
-
-    Per process: a GPU that several share is busy for all of them, whoever uses it.
-    """
+def uses_gpu(pid: int) -> bool:
+    """Whether the process, or one that it started, has an NVIDIA GPU open."""
     try:
-        return call_within(READ_LIMIT_S, lambda: _busy(since))
-    except pynvml.NVMLError as error:
-        return str(error)
-    except TimeoutError:
-        return f"the NVIDIA driver gave no answer within {READ_LIMIT_S:g} s"
+        return any(_has_gpu_open(each) for each in (pid, *descendants(pid)))
+    except ProcessLookupError:
+        return False
 
 
-def _busy(since: float) -> frozenset[int]:
-    pynvml.nvmlInit()
+def _has_gpu_open(pid: int) -> bool:
     try:
-        found: set[int] = set()
-        for index in range(pynvml.nvmlDeviceGetCount()):
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            try:
-                samples = pynvml.nvmlDeviceGetProcessUtilization(handle, int(since * 1e6))
-            except pynvml.NVMLError as error:
-                if error.value == pynvml.NVML_ERROR_NOT_FOUND:
-                    continue  # nothing ran in that time
-                raise
-            found |= {int(sample.pid) for sample in samples if sample.smUtil > 0}
-        return frozenset(found)
-    finally:
-        pynvml.nvmlShutdown()
+        files = os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return False
+    for file in files:
+        try:
+            if os.readlink(f"/proc/{pid}/fd/{file}").startswith("/dev/nvidia"):
+                return True
+        except OSError:
+            continue  # closed meanwhile
+    return False

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from rankscope.evidence import procfs
+from rankscope.evidence import launchers, procfs
 from rankscope.evidence.time_limit import call_within
 from rankscope.evidence.told_ranks import ranks_by_arguments
 
@@ -41,6 +41,27 @@ class FoundJob:
     """`torchrun`, `srun`, `mpirun`, `multiprocessing`, or `processes` given by their pids."""
     guessed_ranks: bool = False
     """Ranks are numbered in the order in which the processes were started: nothing tells them."""
+    orphaned: bool = False
+    """Left behind by an earlier job: its launcher is gone."""
+
+
+class NoRanks(LookupError):
+    """The processes are no ranks, and none is below them."""
+
+    def __init__(self, pids: Sequence[int], command: str, *, launcher: bool) -> None:
+        super().__init__(f"no rank: {', '.join(map(str, pids))}")
+        self.pids = tuple(pids)
+        self.command = command
+        self.launcher = launcher
+        """A launcher whose ranks have not come so far yet."""
+
+
+class SeveralJobs(LookupError):
+    """More than one job runs below the process."""
+
+    def __init__(self, jobs: tuple[FoundJob, ...]) -> None:
+        super().__init__(f"{len(jobs)} jobs")
+        self.jobs = jobs
 
 
 def with_told_ranks(job: FoundJob) -> FoundJob:
@@ -76,7 +97,8 @@ def find_jobs() -> tuple[FoundJob, ...]:
 def job_of_pids(pids: Sequence[int]) -> FoundJob:
     """The job that the processes are ranks of. A launcher stands for its ranks, and one rank for its whole job.
 
-    Raises ProcessLookupError for a pid that does not exist.
+    Raises ProcessLookupError for a pid that does not exist, NoRanks for a launcher without ranks or for something else
+    that runs no Python, and SeveralJobs for, say, the shell that started two.
     """
     for pid in pids:
         procfs.start_time(pid)
@@ -87,15 +109,27 @@ def job_of_pids(pids: Sequence[int]) -> FoundJob:
             return job
     if len(pids) == 1:
         below = set(procfs.descendants(pids[0]))
-        for job in jobs:
-            if {rank.pid for rank in job.ranks} <= below:
-                return job
-        if (
-            any(told_rank(read_job_environment(pid)) is not None for pid in below)
-            and told_rank(read_job_environment(pids[0])) is None
-        ):
-            raise ProcessLookupError(f"{pids[0]} is a launcher, and none of its ranks has loaded torch yet")
+        found = tuple(job for job in jobs if {rank.pid for rank in job.ranks} <= below)
+        if len(found) > 1:
+            raise SeveralJobs(found)
+        if found:
+            return found[0]
+    _must_be_ranks(pids)
     return _by_hand(pids)
+
+
+def _must_be_ranks(pids: Sequence[int]) -> None:
+    """The user says that they are ranks: they may be, if they run Python and are no launcher."""
+    for pid in pids:
+        command = _command(pid)
+        told = told_rank(read_job_environment(pid)) is not None
+        starts = (
+            any(told_rank(read_job_environment(child)) is not None for child in procfs.descendants(pid)) and not told
+        )
+        if starts or launchers.is_launcher(command):
+            raise NoRanks((pid,), command, launcher=True)
+    if not any(map(launchers.runs_python, pids)):
+        raise NoRanks(pids, _command(pids[0]), launcher=False)
 
 
 def _by_hand(pids: Sequence[int]) -> FoundJob:
@@ -188,6 +222,7 @@ def _announced(processes: dict[int, _Process]) -> list[FoundJob]:
         if _inherited(pid, processes, told) or _launches(pid, processes, told):
             continue
         by_job.setdefault(_job_key(processes[pid]), []).append(pid)
+    by_job = {key: pids for mixed, group in by_job.items() for key, pids in _by_launcher(mixed, group, processes)}
     jobs = []
     for pids in by_job.values():
         ranks = [
@@ -201,9 +236,28 @@ def _announced(processes: dict[int, _Process]) -> list[FoundJob]:
         world = max(told[pid][1] for pid in pids)
         first = ranks[0]
         jobs.append(
-            FoundJob(tuple(newest.values()), max(world, len(newest)), _command(first.pid), _launcher(first.environment))
+            FoundJob(
+                ranks=tuple(newest.values()),
+                world_size=max(world, len(newest)),
+                command=_command(first.pid),
+                launcher=_launcher(first.environment),
+                orphaned=all(launchers.is_orphan(rank.pid, rank.environment) for rank in newest.values()),
+            )
         )
     return jobs
+
+
+def _by_launcher(
+    key: tuple[object, ...], pids: list[int], processes: dict[int, _Process]
+) -> Iterable[tuple[tuple[object, ...], list[int]]]:
+    """One group, or several where a rank occurs twice: a job takes the port of an earlier one whose ranks still run."""
+    ranks = [processes[pid].environment.get("RANK", "") for pid in pids]
+    if len(set(ranks)) == len(ranks) or "" in ranks:
+        return [(key, pids)]
+    found: dict[tuple[object, ...], list[int]] = {}
+    for pid, rank in zip(pids, ranks, strict=True):
+        found.setdefault((*key, launchers.launcher_of(pid, rank)), []).append(pid)
+    return found.items()
 
 
 def _inherited(pid: int, processes: dict[int, _Process], told: dict[int, tuple[int, int, int]]) -> bool:
@@ -212,9 +266,11 @@ def _inherited(pid: int, processes: dict[int, _Process], told: dict[int, tuple[i
 
 
 def _launches(pid: int, processes: dict[int, _Process], told: dict[int, tuple[int, int, int]]) -> bool:
-    """A launcher of this machine that srun started, whose children are told ranks of their own."""
+    """A launcher of this machine that srun started, whose children are told ranks of their own, or will be."""
     if "RANK" in processes[pid].environment:
         return False
+    if launchers.is_launcher(_command(pid)):
+        return True
     return any(pid in _ancestors(other, processes) and "RANK" in processes[other].environment for other in told)
 
 

@@ -157,6 +157,8 @@ class Collective:
     input_dtypes: tuple[str, ...] = ()
     output_dtypes: tuple[str, ...] = ()
     completed_at: float | None = None
+    started_at: float | None = None
+    """When torch found that the device had come to it; None where it does not time collectives."""
     timeout_ms: int | None = None
     thread: int = 0
     frames: tuple[Frame, ...] = ()

@@ -18,6 +18,7 @@ from typing import IO, Any
 
 from rankscope.errors import EvidenceError
 from rankscope.evidence.model import SCHEMA, Evidence, Frame, NonFinite, Progress, RankEvidence
+from rankscope.evidence.regular import open_regular
 
 _LARGEST_HEADER = 64 << 20
 _NAMED = 16
@@ -28,9 +29,9 @@ _HEAD = 1 << 14
 def is_nan_dump(path: Path) -> bool:
     """Told by the content, not by the name."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             head = file.read(_HEAD)
-    except OSError:
+    except (OSError, EvidenceError):
         return False
     if head[:1] == b"\x80" and len(head) > 1 and head[1] <= 5:
         return _MARK in head or (b"parameters" in head and b"numpy" in head)

@@ -11,7 +11,9 @@ import msgspec
 
 from rankscope.errors import EvidenceError
 from rankscope.evidence.encode import to_json
+from rankscope.evidence.flight import MOST_RANKS
 from rankscope.evidence.model import SCHEMA, Evidence, RankEvidence
+from rankscope.evidence.regular import read_regular
 from rankscope.private_files import make_private_folder, write_private
 
 FILE_NAME = "evidence.json"
@@ -48,20 +50,35 @@ def load_evidence(path: Path) -> Evidence:
     """Reads an evidence file, the folder it is in, or the folder of a run."""
     file = _find(path)
     try:
-        data = file.read_bytes()
+        data = read_regular(file)
+    except EvidenceError as error:
+        if str(error) == "is empty":
+            raise EvidenceError(f"{file} is empty: the run ended before its evidence was written") from error
+        raise EvidenceError(f"{file} {error}") from error
     except OSError as error:
         raise EvidenceError(f"{file} cannot be read: {error.strerror}") from error
-    if not data:
-        raise EvidenceError(f"{file} is empty: the run ended before its evidence was written")
     try:
         schema = msgspec.json.decode(data, type=_Header).schema
         if schema != SCHEMA:
             raise EvidenceError(f"{file} has schema {schema}; this version of rankscope reads schema {SCHEMA}")
-        return msgspec.json.decode(data, type=Evidence)
+        return _sane(msgspec.json.decode(data, type=Evidence), file)
     except msgspec.ValidationError as error:
         raise EvidenceError(f"{file} is not evidence of rankscope: {error}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise EvidenceError(f"{file} is damaged or cut off: {error}") from error
+
+
+def _sane(evidence: Evidence, file: Path) -> Evidence:
+    """Numbers that rules count up to."""
+    ranks = [evidence.world_size - 1, *(seen.rank for seen in evidence.ranks)]
+    for seen in evidence.ranks:
+        groups = (*seen.groups, *(seen.progress.groups if seen.progress is not None else ()))
+        ranks += (rank for group in groups for rank in group.ranks[:1] + group.ranks[-1:])
+        if any(len(group.ranks) > MOST_RANKS for group in groups):
+            raise EvidenceError(f"{file} names a group of more than {MOST_RANKS} ranks: no job has so many")
+    if ranks and (max(ranks) >= MOST_RANKS or min(ranks) < -1):
+        raise EvidenceError(f"{file} names rank {max(ranks, key=abs)}: no job has so many")
+    return evidence
 
 
 def _find(path: Path) -> Path:

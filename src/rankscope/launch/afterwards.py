@@ -14,6 +14,7 @@ from rankscope.diagnosis.rules.numbers.stragglers import kept_waiting
 from rankscope.diagnosis.verdict import Straggler, Verdict
 from rankscope.errors import EvidenceError
 from rankscope.evidence.pages import Heartbeat, read_heartbeat, read_page
+from rankscope.launch import pairings
 from rankscope.launch.environment import probe_error_file
 from rankscope.launch.job import Job
 from rankscope.launch.pace import Pace
@@ -50,7 +51,7 @@ def complete(verdict: Verdict, notes: Iterable[str | Fact], job: Job, pace: Pace
 def numbers_suspected(job: Job) -> bool:
     """The pages of the ranks that have ended speak of bad numbers; a close look tells more."""
     noted = any(beat.non_finite for beat in _heartbeats(job).values())
-    return noted or replicas_differ(job.pages_of_ranks())
+    return noted or pairings.suspected(job.pages_of_ranks()) or replicas_differ(job.pages_of_ranks())
 
 
 def _heartbeats(job: Job) -> dict[int, Heartbeat]:

@@ -19,7 +19,7 @@ from rankscope.launch.events import RanksStopped, Signalled, Started
 from rankscope.launch.job import Job, RankProcess
 from rankscope.launch.nodes.channel import ChannelLost
 from rankscope.launch.nodes.opening import open_exchange
-from rankscope.launch.process_tree import become_subreaper, kill_descendants, reap_orphans
+from rankscope.launch.process_tree import become_subreaper, kill_descendants, reap_orphans, wake_to_end
 from rankscope.launch.supervisor import Supervisor
 
 _GRACE_AFTER_CTRL_C_S = 5
@@ -117,6 +117,8 @@ class ScopeAgent(LocalElasticAgent):
 
         def close_with_evidence(death_sig: signal.Signals | None = None, timeout: int = 30) -> None:
             hurry = self._supervisor.hold_back()
+            # Who was stopped and goes on may stop again, or be too far gone for signals: torch then kills it.
+            hurry = bool(wake_to_end(os.getpid())) or hurry
             if death_sig == signal.SIGINT:
                 # A rank inside a collective never sees Ctrl-C; one that can, may clean up.
                 _ask_to_end(self._job.living(), _GRACE_AFTER_CTRL_C_S if self._grace_s is None else self._grace_s)

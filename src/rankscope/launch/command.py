@@ -17,6 +17,7 @@ from rankscope.diagnosis.codec import verdict_to_json
 from rankscope.diagnosis.verdict import Verdict
 from rankscope.errors import UsageError
 from rankscope.launch import beforehand, comm_debug, environment, error_file, folder, limits, options, program
+from rankscope.launch.events import CutShort
 from rankscope.launch.job import Job
 from rankscope.launch.nodes import node_key
 from rankscope.launch.output import OutputPump
@@ -75,7 +76,9 @@ def launch(arguments: list[str], pages_path: str) -> int:
             f"(give {node_key.VARIABLE}, --node-key-file or a shared --run-dir)"
         )
     policy = Policy(chosen.on_hang, chosen.on_nan, chosen.on_corrupt)
-    supervisor = Supervisor(job, policy, chosen.stall_after_s, lambda last: _show(last, run_folder, chosen.json))
+    supervisor = Supervisor(
+        job, policy, chosen.stall_after_s, lambda last: _show(last, run_folder, chosen.json), page=chosen.report
+    )
     teller = StageTeller(job, chosen.stages, _stage_sink(run_folder), live.say)  # type: ignore[arg-type]
     failure = _launch(config, entry, entry_arguments, chosen, job, supervisor, teller)
     code = supervisor.conclude(failure)
@@ -134,7 +137,8 @@ def _launch(
         first = sorted(error.failures.items(), key=lambda failed: failed[1].timestamp)
         job.error_files = {rank: Path(failure.error_file) for rank, failure in first}
         return None  # the supervisor knows more
-    except SignalException:
+    except SignalException as stopped:
+        supervisor.feed(CutShort(int(stopped.sigval)))
         return None
     except Exception as error:  # noqa: BLE001  rendezvous and stores raise what they like; it becomes the verdict
         return error

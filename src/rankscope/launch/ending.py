@@ -64,6 +64,7 @@ def _started(state: State, event: on.Started) -> Step:
             several_nodes=event.several_nodes,
             signal=state.signal,
             signal_at=state.signal_at,
+            cut_by=state.cut_by,
             earlier=state.earlier if past is None else (*state.earlier, (state.attempt, past)),
             notes=state.notes,
             unkept=state.unkept,
@@ -92,7 +93,10 @@ def _looked(state: State, event: on.Looked) -> Step:
         # What rests on others' words alone may be said again, once the ranks of this node have been still themselves.
         due = state.reported is not None and not state.stopped_for and _rests_on_hearsay(evidence)
         again = due and event.still_s >= NOTICE_S > state.reported_still_s
-        return _hang(state, pronounce(ruling), evidence, event.still_s) if news or again else (state, ())
+        settled = event.given_up and state.policy.on_hang == "auto"
+        if not (news or again or settled):
+            return state, ()
+        return _hang(state, pronounce(ruling), evidence, event.still_s, settled=settled)
     if ruling.outcome in ("slow", "hang") and ruling.culprits and event.still_s >= min(NOTICE_S, event.patience_s):
         return _notice(state, pronounce(ruling))
     if ruling.outcome == "unknown" and event.still_s >= event.patience_s:
@@ -108,10 +112,11 @@ def _is_hang(ruling: Ruling) -> bool:
     return ruling.outcome == "hang" and ruling.certainty in ("proven", "likely")
 
 
-def _hang(state: State, verdict: Verdict, evidence: Evidence, still_s: float) -> Step:
+def _hang(state: State, verdict: Verdict, evidence: Evidence, still_s: float, *, settled: bool) -> Step:
+    """`settled`: torch itself will end the job; nothing is won by waiting for that."""
     wish = state.policy.on_hang
     stop = wish in ("stop", "restart") or (wish == "auto" and verdict.certainty == "proven")
-    stop = stop and (still_s >= NOTICE_S or not _rests_on_hearsay(evidence))
+    stop = settled or (stop and (still_s >= NOTICE_S or not _rests_on_hearsay(evidence)))
     restart = wish == "restart" and state.restarts_left > 0
     state, keep = _find(state, verdict, evidence, "hang")
     state = replace(state, reported=verdict.certainty, reported_still_s=still_s)
@@ -292,6 +297,16 @@ def _signalled(state: State, event: on.Signalled) -> Step:
     return state, (tell, on.Interrupt(event.number))
 
 
+def _cut_short(state: State, event: on.CutShort) -> Step:
+    """The signal came where torch had its own handlers in place, and has stopped the ranks already."""
+    if state.phase == "over" or state.signal is not None:
+        return state, ()
+    state = replace(state, signal=event.number, cut_by=event.number)
+    if state.found is not None and state.found.outcome == "interrupted":
+        state = replace(state, found=None, found_for=None)  # by whom was not known then
+    return state, ()
+
+
 # Torch's agent.
 
 
@@ -452,6 +467,7 @@ ANSWERS: dict[type[Event], Callable[[State, Any], Step]] = {
     on.Noted: _noted,
     on.Ruled: _ruled,
     on.Signalled: _signalled,
+    on.CutShort: _cut_short,
     on.ElasticStops: _elastic_stops,
     on.Taken: _taken,
     on.LookBroke: _look_broke,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Callable
 
 from rankscope.errors import MissingTorch, RankscopeError
 from rankscope.launch.guard import run_guarded
 from rankscope.launch.page_folder import make_page_folder, remove_page_folder, sweep
+from rankscope.mask import mask_text
 
 
 def run(arguments: list[str]) -> int:
@@ -32,26 +34,38 @@ def watch(arguments: list[str]) -> int:
 
 
 def _watch(arguments: list[str], pages: str) -> int:
-    from rankscope.launch.watched.command import watch as watch_command
+    def main() -> int:
+        from rankscope.launch.watched.command import watch as watch_command
 
-    return _told(lambda: watch_command(arguments, pages))
+        return watch_command(arguments, pages)
+
+    return _told(main)
 
 
 def _launch(arguments: Callable[[], list[str]], pages: str) -> int:
-    from rankscope.launch.command import launch
+    def main() -> int:
+        from rankscope.launch.command import launch
 
-    return _told(lambda: launch(arguments(), pages))
+        return launch(arguments(), pages)
+
+    return _told(main)
 
 
 def _told(main: Callable[[], int]) -> int:
     """Below the guard there is nobody else to turn an error into a line."""
-    from rankscope.report import live
-
     try:
         return main()
     except RankscopeError as error:
-        live.say(str(error))
+        _say(mask_text(str(error)))
         return error.exit_code
     except KeyboardInterrupt:
-        live.say("interrupted before the ranks had started")
+        _say("interrupted before the ranks had started")
         return 130
+
+
+def _say(text: str) -> None:
+    """Without the modules that words are made of: they may be what was being imported."""
+    try:
+        os.write(2, f"rankscope: {text}\n".encode(errors="replace"))
+    except OSError:
+        return  # nobody reads the terminal any more; the exit code still tells

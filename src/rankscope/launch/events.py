@@ -60,6 +60,8 @@ class Looked:
     """Stillness from which a wait counts as a likely hang."""
     elsewhere: bool = False
     """A rank of another node has failed: this is the look at it."""
+    given_up: bool = False
+    """Torch's watchdog has given a collective up: the job ends whatever is done about it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,13 @@ class Signalled:
     """By the monotonic clock."""
     ends: tuple[End, ...]
     """How the ranks stood when it came."""
+
+
+@dataclass(frozen=True, slots=True)
+class CutShort:
+    """A signal that torch itself took: the ranks are stopped, and we hear of it only now."""
+
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +191,7 @@ Event = (
     | Noted
     | Ruled
     | Signalled
+    | CutShort
     | ElasticStops
     | Taken
     | LookBroke

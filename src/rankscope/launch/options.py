@@ -6,6 +6,7 @@ import argparse
 import os
 import shutil
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -28,6 +29,8 @@ class RunOptions:
     stall_after_s: float | None
     """None: learned from the job."""
     json: bool
+    report: bool
+    """Leave a page after a good run too."""
     stages: str
     """`auto`, `on` or `off`."""
     serialize_imports: str
@@ -63,6 +66,7 @@ def parse(arguments: list[str]) -> RunOptions:
         on_corrupt=namespace.on_corrupt,
         stall_after_s=namespace.stall_after,
         json=namespace.json,
+        report=namespace.report,
         stages=namespace.stages,
         serialize_imports=namespace.serialize_imports,
         memory_limit=namespace.memory_limit,
@@ -167,6 +171,11 @@ def build_parser() -> argparse.ArgumentParser:
         "are read by the diagnosis",
     )
     ours.add_argument("--json", action="store_true", help="print the verdict as JSON on standard output at the end")
+    ours.add_argument(
+        "--report",
+        action="store_true",
+        help="leave report.html in the run's folder after a good run too; after a bad one it is always there",
+    )
     ours.add_argument(
         "--gpus",
         metavar="0,3|auto[:N]",
@@ -275,6 +284,15 @@ def launch_config(options: RunOptions) -> tuple[Any, Any, list[str]]:
             entry, arguments = sys.executable, ["-u", "-m", "rankscope.launch.run_path", *arguments]
     except (ValueError, AssertionError, RuntimeError, TypeError, OSError) as error:
         raise UsageError(f"{error} (see 'rankscope run --help')") from error
+    if not args.log_dir and args.logs_specs is None and config.logs_specs is not None:
+        _remove_needless_folder(config.logs_specs.root_log_dir)
     if config.nproc_per_node < 1:
         raise UsageError("--nproc-per-node found no device to run on: give a number")
     return config, entry, arguments
+
+
+def _remove_needless_folder(path: str) -> None:
+    """Torch makes a temporary folder for logs that go to the run's folder."""
+    if os.path.basename(path).startswith("torchelastic_"):
+        with suppress(OSError):  # not empty: somebody uses it after all
+            os.rmdir(path)

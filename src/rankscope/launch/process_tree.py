@@ -35,6 +35,16 @@ def kill_descendants(pid: int, spare: Container[int] = (), timeout_s: float = 5.
     return left
 
 
+def wake_to_end(pid: int) -> list[int]:
+    """Stopped descendants are asked to end and continued, in this order: a stopped process hears of nothing."""
+    states = processes()
+    stopped = [child for child in _descendants(pid, ()) if states.get(child, (0, ""))[1] == "T"]
+    for child in stopped:
+        kill(child, signal.SIGTERM)
+        kill(child, signal.SIGCONT)
+    return stopped
+
+
 def reap_orphans(known: Container[int]) -> None:
     """Buries ended children that this process did not start itself; `known` ones are left to their Popen."""
     try:

@@ -8,11 +8,15 @@ from rankscope.evidence.procfs import Pulse
 _GROWTH_BYTES = 1 << 20
 
 
-def worked(before: Pulse, after: Pulse, seconds: float) -> bool:
-    """It took processor time, moved bytes or took memory, in the seconds between the two."""
+def computed(before: Pulse, after: Pulse, seconds: float) -> bool:
+    """It took processor time, in the seconds between the two. Whoever waits for a GPU does that too."""
+    return (after.cpu_s - before.cpu_s) / seconds >= LIFE_CPU_SHARE
+
+
+def moved(before: Pulse, after: Pulse, seconds: float) -> bool:
+    """It moved bytes or took memory."""
     return (
-        (after.cpu_s - before.cpu_s) / seconds >= LIFE_CPU_SHARE
-        or (after.io_bytes - before.io_bytes) / seconds >= LIFE_IO_BYTES_PER_S
+        (after.io_bytes - before.io_bytes) / seconds >= LIFE_IO_BYTES_PER_S
         or after.rss_bytes - before.rss_bytes >= _GROWTH_BYTES
         or _carried(before, after) / seconds >= LIFE_IO_BYTES_PER_S
     )

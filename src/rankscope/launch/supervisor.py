@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import Protocol
 
 from rankscope.diagnosis.codec import verdict_to_json
@@ -15,6 +17,7 @@ from rankscope.diagnosis.facts import Fact
 from rankscope.diagnosis.facts.run import LauncherRaised
 from rankscope.diagnosis.verdict import Verdict
 from rankscope.errors import EvidenceError
+from rankscope.evidence.model import Evidence
 from rankscope.evidence.store import save_evidence
 from rankscope.launch import afterwards
 from rankscope.launch import events as on
@@ -22,13 +25,14 @@ from rankscope.launch.ending import step
 from rankscope.launch.events import Action, Event
 from rankscope.launch.job import Job
 from rankscope.launch.pace import Pace
+from rankscope.launch.page import leave_page
 from rankscope.launch.process_tree import kill_descendants
 from rankscope.launch.run_state import Policy, State
 from rankscope.launch.watch import Watcher
 from rankscope.mask import mask_text
-from rankscope.private_files import make_own_folder, write_private
+from rankscope.private_files import Reserve, make_own_folder, write_private
 from rankscope.report import live
-from rankscope.report.conclude import examine
+from rankscope.report.conclude import annotated, examine
 
 _SETTLE_S = 1.5
 """How long after a rank's failure the others are given to show whether they fail with it."""
@@ -45,10 +49,21 @@ class Elastic(Protocol):
 
 
 class Supervisor:
-    """`show` prints the last verdict for people."""
+    """`show` prints the last verdict for people; with `page`, a run that ends well leaves one too."""
 
-    def __init__(self, job: Job, policy: Policy, stall_after_s: float | None, show: Callable[[Verdict], None]) -> None:
+    def __init__(
+        self,
+        job: Job,
+        policy: Policy,
+        stall_after_s: float | None,
+        show: Callable[[Verdict], None],
+        *,
+        page: bool = False,
+    ) -> None:
         self._job = job
+        self._page = page
+        self._kept: tuple[str, Evidence] | None = None
+        """What was kept last, and as whose evidence."""
         self._show = show
         self._pace = Pace()
         self._watcher = Watcher(job, stall_after_s, self._pace, self.feed)
@@ -60,6 +75,7 @@ class Supervisor:
         self._let_go = threading.Event()
         self._hurry = False
         self._verdict: Verdict | None = None
+        self._reserve = Reserve(job.folder)
         self._code = 1
 
     @property
@@ -153,6 +169,7 @@ class Supervisor:
             match action:
                 case on.Keep(verdict, evidence):
                     self._write(verdict)
+                    self._kept = verdict.evidence, evidence
                     make_own_folder(self._job.folder / "evidence")
                     save_evidence(evidence, self._job.folder / verdict.evidence)
                 case on.Write(verdict):
@@ -164,6 +181,8 @@ class Supervisor:
                 case on.Conclude(verdict, notes):
                     self._verdict = afterwards.complete(verdict, notes, self._job, self._pace)
                     self._write(self._verdict)
+                    self._reserve.release()
+                    self._leave_page(self._verdict)
                 case on.Show() if self._verdict is not None:
                     self._job.pump.finish(_LAST_OUTPUT_S)
                     self._show(self._verdict)
@@ -209,10 +228,42 @@ class Supervisor:
     def _write(self, verdict: Verdict) -> None:
         """verdict.json, as far as the disk lets us."""
         path = self._job.folder / "verdict.json"
+        data = verdict_to_json(verdict)
         try:
-            write_private(path, verdict_to_json(verdict))
+            write_private(path, data)
+            return
         except OSError as error:
-            self._job.note_problem(f"{path}: {error.strerror}")
+            problem = error
+        self._reserve.release()
+        try:
+            write_private(path, data)
+        except OSError:
+            self._job.note_problem(f"{path}: {problem.strerror}{self._kept_elsewhere(data)}")
+
+    def _kept_elsewhere(self, data: bytes) -> str:
+        """On another disk, where the run's own is full."""
+        other = Path(tempfile.gettempdir()) / f"rankscope-{os.getuid()}-verdict-{os.getpid()}.json"
+        try:
+            write_private(other, data)
+        except OSError:
+            return ""
+        return f"; the verdict is in {other}"
+
+    def _leave_page(self, verdict: Verdict) -> None:
+        """The verdict is written by now: whatever becomes of the page, it stands."""
+        if verdict.outcome == "ok" and not self._page:
+            return
+        evidence = self._kept[1] if self._kept is not None and self._kept[0] == verdict.evidence else None
+        if evidence is None and self._job.nodes is not None:
+            return  # another node has diagnosed, and its folder holds the page
+        try:
+            if evidence is None and verdict.outcome == "ok":
+                evidence = self._job.collect("end")
+            self._verdict = leave_page(self._job.folder, verdict, evidence)
+        except Exception as error:  # noqa: BLE001  a page that cannot be made is a note, no more
+            why = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+            self._verdict = annotated(verdict, [f"report.html could not be made: {why}"])
+        self._write(self._verdict)
 
     def _see_to_the_end(self, within_s: float) -> None:
         def late() -> None:

@@ -14,8 +14,10 @@ from rankscope.evidence.model import Evidence, RankEvidence
 from rankscope.launch.events import Event, Looked, Recovered, StragglersSeen, WatchBroke
 from rankscope.launch.job import Job, RankProcess
 from rankscope.launch.pace import Pace
+from rankscope.launch.pairings import PairingWatch
 from rankscope.launch.replicas import replicas_differ
 from rankscope.launch.vital_signs import VitalSigns
+from rankscope.launch.watchdog_words import WatchdogWords
 from rankscope.report.conclude import examine
 
 PERIOD_S = 0.5
@@ -59,6 +61,8 @@ class _Numbers:
     bad_since: float | None = None
     judged: bool = False
     replicas_due: float = 0.0
+    pairings: PairingWatch | None = field(default_factory=PairingWatch)
+    """None once a wrong one was told."""
 
 
 class Watcher:
@@ -71,6 +75,8 @@ class Watcher:
         self._hand_over = hand_over
         self._attempt = -1
         self._signs = VitalSigns(job)
+        self._words = WatchdogWords()
+        self._given_up = False
         self._numbers = _Numbers()
         self._episode: _Episode | None = None
         self._stop = threading.Event()
@@ -98,6 +104,7 @@ class Watcher:
             if job.attempt != self._attempt:
                 self._attempt, self._episode = job.attempt, None
                 self._signs, self._numbers = VitalSigns(job), _Numbers()
+                self._words, self._given_up = WatchdogWords(), False
                 self._pace.restart()
             job.poll()
             try:
@@ -119,6 +126,7 @@ class Watcher:
         self._signs.feel(living, now)
         self._mind_numbers(now)
         self._mind_replicas(now)
+        self._mind_pairings(now)
         self._mind_pace(living)
         if not living or self._job.pump.blocked_s > 0.5:
             # A console that nobody reads holds the ranks back; that is no fault of theirs.
@@ -126,9 +134,20 @@ class Watcher:
                 process.life_at = now
             self._episode = None
             return
-        self._mind_stillness(living, now)
+        if not self._mind_watchdog(living, now):
+            self._mind_stillness(living, now)
 
     # Stillness.
+
+    def _mind_watchdog(self, living: list[RankProcess], now: float) -> bool:
+        """At the first word of torch's watchdog the evidence is whole: a minute later its victims end one by one."""
+        if self._given_up or not self._words.new_word(living, self._job.pump):
+            return False
+        self._given_up = True
+        if self._episode is None:
+            self._episode = _Episode(since=now, next_look=now)
+        self._look(self._episode)
+        return True
 
     def _mind_stillness(self, living: list[RankProcess], now: float) -> None:
         stillness = [now - process.life_at for process in living]
@@ -171,6 +190,7 @@ class Watcher:
             seen.rank for seen in evidence.ranks if seen.still_for_s is not None and seen.still_for_s < self.threshold()
         }
         self._signs.forget_pulses()
+        self._signs.note_look(evidence, now)
         if self._job.failed():
             return
         ruling = examine(evidence)
@@ -178,7 +198,8 @@ class Watcher:
         if ruling.outcome == "crash" and not elsewhere and _just_raised(ruling, evidence, now):
             episode.next_look = now + FIRST_LOOK_S  # it is about to end by itself, with a code of its own
             return
-        self._hand_over(Looked(ruling, evidence, now - episode.since, self.threshold(), elsewhere))
+        still_s = now - episode.since
+        self._hand_over(Looked(ruling, evidence, still_s, self.threshold(), elsewhere, self._given_up))
 
     # Numbers.
 
@@ -205,11 +226,25 @@ class Watcher:
             self._numbers.replicas_due = float("inf")
             self._judge_numbers()
 
-    def _judge_numbers(self) -> None:
+    def _mind_pairings(self, now: float) -> None:
+        """Compares what the ranks call: a backend that pairs calls which do not belong together goes on."""
+        pairings = self._numbers.pairings
+        progress = {rank: beat.steps + beat.calls for rank, beat in self._signs.heartbeats().items()}
+        if pairings is None or not pairings.wrong(self._job.pages_of_ranks(), now, progress):
+            return
+        ruling = self._judge_numbers()
+        self._signs.forget_pulses()
+        if ruling is not None and ruling.outcome == "corrupt":
+            self._numbers.pairings = None
+
+    def _judge_numbers(self) -> Ruling | None:
         """None where only the node that speaks for all has the evidence of all."""
         evidence = self._job.gather("non-finite")
-        if evidence is not None:
-            self._hand_over(Looked(examine(evidence), evidence))
+        if evidence is None:
+            return None
+        ruling = examine(evidence)
+        self._hand_over(Looked(ruling, evidence))
+        return ruling
 
     def _mind_pace(self, living: list[RankProcess]) -> None:
         if len(living) < len(self._job.ranks):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from rankscope.probe import exits, import_lock, listener, signals, spawned, status_watch
+from rankscope.probe import exits, import_lock, kept_files, listener, signals, spawned, status_watch
 from rankscope.probe.calls import CallRecorder
 from rankscope.probe.constructions import Constructions
 from rankscope.probe.first_step import FirstStep
@@ -36,6 +36,8 @@ def start() -> None:
     signals.allow_tracing(page)
     signals.die_with_launcher(os.environ.get(LAUNCHER_VARIABLE, ""))
     signals.write_stacks(page)
+    signals.keep_forever(page.map)
+    kept_files.watch_closing(page.error)
     calls = CallRecorder(page)
     book = StageBook(page, Sites(page))  # a stage begins before the library's function that its calls go through
     BOOKS.append(book)
@@ -78,6 +80,7 @@ def _joining(page: Page, folder: str) -> None:
     if page.detached:
         page.attach(_page_path(folder))
         signals.write_stacks(page)
+        signals.keep_forever(page.map)
     if program():
         page.program(program())  # by now Python has found it, if the launcher had not
     listener.start(page)

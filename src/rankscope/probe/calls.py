@@ -9,6 +9,7 @@ from collections.abc import Callable
 from types import CodeType
 from typing import Any, TypeVar
 
+from rankscope.probe.fingerprints import Fingerprints
 from rankscope.probe.page import Page
 from rankscope.probe.shortcuts import quick
 from rankscope.probe.sites import OWN_CODE, Sites
@@ -72,6 +73,8 @@ class CallRecorder:
         self.depths: Depths = Depths() if quick is None else quick.Depths()
         self._sequence: dict[str, int] = {}
         self._dtypes: dict[Any, int] = {}
+        self._dtype_names: dict[int, str] = {}
+        self._fingerprints = Fingerprints(page, self._dtype_names)
         self.told_before: dict[str, tuple[Callable[[tuple[Any, ...], dict[str, Any]], None], ...]] = {}
         self.told_after: dict[str, tuple[Callable[[bool], None], ...]] = {}
         self.backward_heard = False
@@ -102,6 +105,10 @@ class CallRecorder:
     def sites(self) -> Sites:
         return self._sites
 
+    def group_made(self, name: str) -> None:
+        """A process group has this name from now on."""
+        self._fingerprints.group_made(name)
+
     def begin(self, op: str, read: Reader | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Token | None:
         """Records the call as entered; None where that failed, which must never fail the call itself."""
         try:
@@ -119,11 +126,14 @@ class CallRecorder:
                 numel, dtype = self._describe(tensor)
             page = self._page
             known = page.texts
+            site = self._sites.number(sys._getframe(1))
+            if seq:
+                self._fingerprints.note(group, seq, op, numel, dtype, peer, site)
             index = page.enter(
                 known.get(op) or page.text(op),
                 (known.get(group) or page.text(group)) if group else 0,
                 seq,
-                self._sites.number(sys._getframe(1)),
+                site,
                 thread,
                 depth,
                 peer,
@@ -163,7 +173,9 @@ class CallRecorder:
             return -1, 0
         number = self._dtypes.get(dtype)
         if number is None:
-            number = self._dtypes[dtype] = self._page.text(str(dtype).removeprefix("torch."))
+            name = str(dtype).removeprefix("torch.")
+            number = self._dtypes[dtype] = self._page.text(name)
+            self._dtype_names[number] = name
         return tensor.numel(), number
 
     def wrap(self, function: F, *, like: CodeType | None = None, on_error: OnError | None = None) -> F:
@@ -272,7 +284,8 @@ def _argument_reader(function: Callable[..., Any]) -> Reader:
         group_name, group = "", None
         if grouped:
             group = args[group_at] if len(args) > group_at else kwargs.get("group")
-            group_name = DEFAULT_GROUP if group is None else getattr(group, "group_name", DEFAULT_GROUP)
+            # A rank that is no member gets an object without a name, and the call returns at once.
+            group_name = DEFAULT_GROUP if group is None else getattr(group, "group_name", "")
         peer = -1
         if peer_at >= 0:
             value = args[peer_at] if len(args) > peer_at else kwargs.get(peer_name)

@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from rankscope.probe import functional, recorder_server
-from rankscope.probe.calls import CallRecorder
+from rankscope.probe.calls import DEFAULT_GROUP, CallRecorder
 from rankscope.probe.finite import FiniteChecks
 from rankscope.probe.first_step import FirstStep
 from rankscope.probe.imports import ImportWatch
@@ -81,7 +81,7 @@ class TorchHooks:
 
     def _c10d(self, module: ModuleType) -> None:
         calls = self._calls
-        for name in ("isend", "irecv", "batch_isend_irecv", "monitored_barrier", "destroy_process_group"):
+        for name in ("isend", "irecv", "batch_isend_irecv", "monitored_barrier"):
             if hasattr(module, name):
                 setattr(module, name, calls.wrap(getattr(module, name)))
         if not hasattr(module.all_reduce, "__wrapped__"):
@@ -94,6 +94,9 @@ class TorchHooks:
         calls.before("init_process_group", self._init_begins)
         calls.before("destroy_process_group", lambda _args, _kwargs: self._finite.last_look())
         calls.after("init_process_group", lambda failed: None if failed else self._init_done(module))
+        if hasattr(module, "destroy_process_group"):
+            destroy = calls.wrap_plain(module.destroy_process_group, "destroy_process_group", _destroyed)
+            setattr(module, "destroy_process_group", destroy)  # noqa: B010  mypy knows of no such attribute
         for name, members in (("new_group", _members), ("split_group", None)):
             if hasattr(module, name):
                 setattr(module, name, calls.wrap_plain(getattr(module, name), name, members))
@@ -161,6 +164,7 @@ class TorchHooks:
         if ranks is None:
             return  # not a member
         self._page.group(group.group_name, getattr(group, "group_desc", ""), sorted(ranks))
+        self._calls.group_made(group.group_name)
 
     def _optimizer(self, module: ModuleType) -> None:
         module.register_optimizer_step_pre_hook(self._rhythm.before_step())
@@ -173,6 +177,12 @@ class TorchHooks:
 
 def _number(text: str | None, otherwise: int) -> int:
     return int(text) if text is not None and text.lstrip("-").isdigit() else otherwise
+
+
+def _destroyed(group: Any = None) -> str:
+    """`all`: the rank takes part in no collective any more; otherwise the name of the group that it leaves."""
+    name = getattr(group, "group_name", "") if group is not None else DEFAULT_GROUP
+    return "all" if name == DEFAULT_GROUP else str(name)
 
 
 def _members(ranks: Any = None, *_rest: Any, **_kwargs: Any) -> str:

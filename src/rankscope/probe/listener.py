@@ -34,10 +34,14 @@ def start(page: Page) -> None:
 
 def _serve(server: socket.socket, page: Page) -> None:
     own = _thread.get_ident()
+    about = os.fstat(server.fileno())
     while True:
         try:
+            if not os.path.samestat(os.fstat(server.fileno()), about):
+                raise OSError("its descriptor is the program's by now")
             connection, _ = server.accept()
         except OSError as error:
+            server.detach()  # the number may be that of a file of the program: it is not ours to close
             page.error(f"the listener ended: {error}")
             return
         try:

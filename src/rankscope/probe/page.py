@@ -12,6 +12,7 @@ import mmap
 import os
 import struct
 import time
+import zlib
 from collections.abc import Callable, Sequence
 
 MAGIC = b"RSCOPE02"
@@ -40,7 +41,18 @@ STAGE_BYTES = STAGE_RECORD.size
 STAGE_RING_OFFSET = STAGES_OFFSET + 64
 STAGES_WORD, STAGE_RING_WORD, STAGE_WORDS = STAGES_OFFSET // 8, STAGE_RING_OFFSET // 8, STAGE_BYTES // 8
 """Where these begin, and how long a stage is, in words of 8 bytes."""
-PAGE_BYTES = STAGE_RING_OFFSET + STAGE_SLOTS * STAGE_BYTES
+
+FINGERPRINTS_OFFSET = STAGE_RING_OFFSET + STAGE_SLOTS * STAGE_BYTES
+FINGERPRINTS_WORD = FINGERPRINTS_OFFSET // 8
+"""How many process groups have a slot; then the slots, in words of 8 bytes: members and name (0: not compared), calls,
+the fingerprint after each of the newest calls, and that after every `COARSE_STEP`th, for ranks that are far apart."""
+FINGERPRINT_SLOTS = 64
+FINGERPRINT_HEAD_WORDS = 2
+FINE_SLOTS, COARSE_SLOTS, COARSE_STEP = 64, 64, 16
+FINGERPRINT_WORDS = FINGERPRINT_HEAD_WORDS + FINE_SLOTS + COARSE_SLOTS
+FINGERPRINT_FACTOR, FINGERPRINT_MASK = 0x9E3779B1, 0xFFFFFFFF
+"""Of the sum: what was called in the upper half of the word, from where in the lower."""
+PAGE_BYTES = FINGERPRINTS_OFFSET + 8 * (1 + FINGERPRINT_SLOTS * FINGERPRINT_WORDS)
 
 IDENTITY = struct.Struct("<8sIiiIQ")
 """Magic, pid, rank, declared world, heap bytes used, start time."""
@@ -133,6 +145,10 @@ class Page:
         self._heap_count = 0
         self.texts: dict[str, int] = {}
         """Heap numbers of the texts stored so far."""
+        self.site_sums: dict[int, int] = {}
+        """Heap numbers of the sites stored so far → checksums that are the same in every process."""
+        self.members: dict[str, str] = {}
+        """Process groups of which this process is a member → their ranks."""
         self._flags = 0
         self.next_call = itertools.count()
         self._numerics = [0, 0]
@@ -214,13 +230,17 @@ class Page:
     def site(self, frames: list[tuple[str, int, str]], through: str = "") -> int:
         """`through`, the library's function that the innermost frame called, follows the frames as one text more."""
         joined = _join_frames(frames)
-        return self._append(SITE, f"{joined}{SEPARATOR}{through}" if joined and through else joined)
+        number = self._append(SITE, f"{joined}{SEPARATOR}{through}" if joined and through else joined)
+        if number:
+            self.site_sums[number] = zlib.crc32(joined.encode("utf-8", "replace"))
+        return number
 
     def program(self, folders: tuple[str, ...]) -> None:
         self._append(PROGRAM, SEPARATOR.join(folders))
 
     def group(self, name: str, description: str, ranks: list[int]) -> None:
-        self._append(GROUP, SEPARATOR.join((name, description, ",".join(map(str, ranks)))))
+        self.members[name] = ",".join(map(str, ranks))
+        self._append(GROUP, SEPARATOR.join((name, description, self.members[name])))
 
     def exception(
         self,

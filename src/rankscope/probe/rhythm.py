@@ -22,6 +22,7 @@ from rankscope.probe.beat import has_shortcuts
 from rankscope.probe.calls import BACKWARD, CallRecorder
 from rankscope.probe.finite import FiniteChecks
 from rankscope.probe.first_step import FirstStep
+from rankscope.probe.kept_files import kept, mind_all
 from rankscope.probe.page import (
     CALL_WORDS,
     COUNTERS_WORD,
@@ -41,6 +42,7 @@ _CHANGED, _STEPS, _BATCHES, _CALLS = range(COUNTERS_WORD, COUNTERS_WORD + 4)
 _LOADER_BATCHES, _LOADER_NUMBER, _LOADER_STATE, _LOADER_TIME = range(LOADER_WORD, LOADER_WORD + 4)
 _WAITING, _GAVE = LOADER_WAITING << 32, LOADER_GAVE << 32
 # The parts of a call's record that are the same for all backward passes: no peer, no tensor.
+_MIND_FILES_NS = 1_000_000_000
 _NO_PEER, _NO_TENSOR = 2**64 - 1, 2**32 - 1
 _frame_of = sys._getframe
 _reference = weakref.ref
@@ -64,6 +66,14 @@ def _length(iterator: Any) -> int:
         return len(iterator)
     except (TypeError, NotImplementedError):
         return -1
+
+
+def _guarded_minding(page: Page) -> None:
+    try:
+        mind_all()
+    except OSError as error:
+        kept.clear()
+        page.error(f"the files of stacks were closed and could not be opened again: {error}")
 
 
 class Rhythm:
@@ -277,10 +287,10 @@ class Rhythm:
     def after_step(self) -> Callable[..., None]:
         """For optimizers, when a step was made."""
         page, clock, beat, known, unusual = self._page, self._clock, self._beat, self._finite.optimizers, self._unusual
-        first_step = True
+        first_step, mind_at = True, 0
 
         def after_step(optimizer: Any, *_arguments: Any) -> None:
-            nonlocal first_step
+            nonlocal first_step, mind_at
             words, now = page.words, _time()
             steps = words[_STEPS] = words[_STEPS] + 1
             words[_CHANGED] = now
@@ -288,6 +298,9 @@ class Rhythm:
                 if first_step:
                     first_step = False
                     page.stage("training")
+                if now >= mind_at:
+                    mind_at = now + _MIND_FILES_NS
+                    _guarded_minding(page)
                 if not clock.step(now):
                     beat.full = unusual(optimizer)
             elif now >= beat.due or steps % CHECKSUM_EVERY == 0 or id(optimizer) not in known:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import faulthandler
 import os
 import signal
-from typing import Any
 
+from rankscope.probe.kept_files import KeptFile, kept
 from rankscope.probe.page import STACKS_ON_SIGNAL, Page
 
 _PR_SET_PDEATHSIG = 1
@@ -16,7 +16,8 @@ _ANY_PROCESS = (1 << 64) - 1
 STACK_SIGNAL = signal.SIGRTMIN + 11
 """Far from what programs, profilers and schedulers use."""
 
-_kept: list[Any] = []
+_armed: list[bool] = []
+"""Whether the handler of fatal signals is ours, here and in processes that are forked from here."""
 
 
 def _prctl(option: int, value: int) -> None:
@@ -44,11 +45,17 @@ def die_with_launcher(launcher: str) -> None:
 def write_stacks(page: Page) -> None:
     """All Python stacks on STACK_SIGNAL, and on a fatal signal, into files beside the page; no GIL needed."""
     stem = page.path.removesuffix(".page")
-    on_request = open(stem + ".stacks", "w", encoding="utf-8")  # noqa: SIM115  lives as long as the process
-    _kept.append(on_request)
-    faulthandler.register(STACK_SIGNAL, file=on_request, all_threads=True)
+    for file in kept:
+        file.give_up()  # of the process that this one was forked from
+    kept[:] = [KeptFile(stem + ".stacks", lambda fd: faulthandler.register(STACK_SIGNAL, file=fd, all_threads=True))]
     page.raise_flag(STACKS_ON_SIGNAL)
-    if not faulthandler.is_enabled():
-        fatal = open(stem + ".fatal", "w", encoding="utf-8")  # noqa: SIM115  lives as long as the process
-        _kept.append(fatal)
-        faulthandler.enable(file=fatal, all_threads=True)
+    if _armed or not faulthandler.is_enabled():
+        kept.append(KeptFile(stem + ".fatal", lambda fd: faulthandler.enable(file=fd, all_threads=True)))
+        _armed[:] = [True]
+
+
+def keep_forever(thing: object) -> None:
+    """Never destroyed, not even at exit: what a mapping would close then may be the program's file by that time."""
+    import ctypes
+
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))

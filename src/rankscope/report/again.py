@@ -63,17 +63,22 @@ def diagnose_command(arguments: list[str]) -> int:
     parser.add_argument("path", nargs="+", metavar="PATH", help="a file or folder; - for standard input")
     parser.add_argument("--json", action="store_true", help="print the verdict as JSON on standard output")
     chosen = parser.parse_args(arguments)
-    for path in chosen.path:
-        if path != "-" and not os.path.exists(path):
-            raise UsageError(f"'{path}' does not exist")
-    if chosen.path.count("-") > 1:
-        raise UsageError("standard input can be read once: give - only once")
-    evidence = _evidence(chosen.path)
-    verdict = _verdict(evidence)
-    _tell_refused(verdict.refused)
+    _, verdict = verdict_on(chosen.path)
+    tell_refused(verdict.refused)
     shown = [path for path in chosen.path if path != "-"]
     show(verdict, as_json=chosen.json, folder=shown[0] if len(shown) == 1 and len(chosen.path) == 1 else "")
     return exit_code(verdict)
+
+
+def verdict_on(paths: list[str]) -> tuple[Evidence, Verdict]:
+    """What the paths hold, and the verdict on it. Raises UsageError for a path that cannot be meant."""
+    for path in paths:
+        if path != "-" and not os.path.exists(path):
+            raise UsageError(f"'{path}' does not exist")
+    if paths.count("-") > 1:
+        raise UsageError("standard input can be read once: give - only once")
+    evidence = _evidence(paths)
+    return evidence, _verdict(evidence)
 
 
 def _verdict(evidence: Evidence) -> Verdict:
@@ -91,7 +96,8 @@ def _load() -> None:
     from rankscope.report import conclude, terminal  # noqa: F401
 
 
-def _tell_refused(refused: Sequence[str]) -> None:
+def tell_refused(refused: Sequence[str]) -> None:
+    """On standard error: the files that could not be used."""
     from rankscope.report.live import say
 
     for text in refused[:_MOST_REFUSED]:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from typing import NoReturn
 
-from rankscope.diagnosis.attached import as_no_rank, as_watched, nobody_found, with_stillness
+from rankscope.diagnosis.attached import as_no_rank, as_watched, no_rank, nobody_found, with_stillness
 from rankscope.diagnosis.finding import Ruling
 from rankscope.errors import UsageError
 from rankscope.evidence.attach import take_evidence, uses_distributed
-from rankscope.evidence.jobs import FoundJob, find_jobs, job_of_pids, with_told_ranks
+from rankscope.evidence.jobs import FoundJob, NoRanks, SeveralJobs, find_jobs, job_of_pids, with_told_ranks
 from rankscope.evidence.stacks import find_py_spy
 from rankscope.report.again import exit_code, show
 from rankscope.report.conclude import examine, pronounce
 from rankscope.report.live import say
 from rankscope.report.phrases import plain
+from rankscope.report.words.phrases import span
 
 _DESCRIPTION = """\
 Look at a job that runs on this machine and seems to hang, whoever started it: torchrun, srun, mpirun,
@@ -43,8 +45,12 @@ class _Parser(argparse.ArgumentParser):
 def attach_command(arguments: list[str]) -> int:
     """The verb: 0 when the job goes on, 1 when something is wrong, 3 when nobody can tell, 2 for a mistake."""
     chosen = _parse(arguments)
-    found = _chosen_job(chosen.pid)
-    verdict = pronounce(nobody_found() if found is None else _ruling(with_told_ranks(found), chosen.watch))
+    try:
+        found = _chosen_job(chosen.pid)
+        ruling = nobody_found() if found is None else _ruling(with_told_ranks(found), chosen.watch)
+    except NoRanks as none:
+        ruling = no_rank(none.pids, none.command, launcher=none.launcher)
+    verdict = pronounce(ruling)
     show(verdict, as_json=chosen.json, folder="")
     return exit_code(verdict)
 
@@ -85,22 +91,40 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def _chosen_job(pids: list[int]) -> FoundJob | None:
-    """None where no job runs here that may be looked into."""
+    """None where no job runs here that may be looked into. Raises NoRanks for pids that are none."""
     if pids:
         try:
             return job_of_pids(pids)
+        except SeveralJobs as several:
+            raise _which_of(several.jobs) from several
         except (ProcessLookupError, OSError) as error:
             raise UsageError(f"--pid: no process of {', '.join(map(str, pids))} can be looked into: {error}") from error
     jobs = find_jobs()
-    if len(jobs) > 1:
-        print(f"rankscope: {len(jobs)} jobs run on this machine; say which one:", file=sys.stderr)
-        for job in jobs:
-            print(f"  rankscope attach --pid {job.ranks[0].pid}   {_line(job)}", file=sys.stderr)
-        raise UsageError("give one of them with --pid")
-    return jobs[0] if jobs else None
+    current = tuple(job for job in jobs if not job.orphaned) or jobs
+    if len(current) > 1:
+        raise _which_of(jobs)
+    for job in jobs:
+        if job not in current:
+            say(f"left alone: {_line(job)}; `rankscope attach --pid {job.ranks[0].pid}` looks at it")
+    return current[0] if current else None
+
+
+def _which_of(jobs: tuple[FoundJob, ...]) -> UsageError:
+    """Lists them; the last line says what to do."""
+    print(f"rankscope: {len(jobs)} jobs run on this machine; say which one:", file=sys.stderr)
+    for job in jobs:
+        print(f"  rankscope attach --pid {job.ranks[0].pid}   {_line(job)}", file=sys.stderr)
+    return UsageError("give one of them with --pid")
 
 
 def _line(job: FoundJob) -> str:
     count = len(job.ranks)
     ranks = f"{count} rank{'' if count == 1 else 's'}" + (f" of {job.world_size}" if job.world_size > count else "")
-    return plain(f"{ranks} of {job.launcher}: {job.command[:80]}")
+    age = span(max(0.0, time.time() - min(rank.started_at for rank in job.ranks)))
+    port = job.ranks[0].environment.get("MASTER_PORT", "")
+    about = [
+        f"started {age} ago",
+        *([f"port {port}"] if port else []),
+        *(["left behind by an earlier job, its launcher is gone"] if job.orphaned else []),
+    ]
+    return plain(f"{ranks} of {job.launcher} ({', '.join(about)}): {job.command[:80]}")

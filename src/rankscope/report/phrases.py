@@ -14,11 +14,16 @@ _ESCAPES = re.compile(
 )
 
 
+def without_escapes(text: str) -> str:
+    """Without colours, cursor moves, titles and links of a terminal."""
+    return _ESCAPES.sub("", text)
+
+
 def plain(text: str) -> str:
     """One line without terminal escapes or control characters: text of a job may carry any."""
     if text.isascii() and text.isprintable():
         return " ".join(text.split())
-    text = _ESCAPES.sub("", text)
+    text = without_escapes(text)
     return " ".join("".join(_visible(character) for character in text).split())
 
 

@@ -67,6 +67,7 @@ _LABELS = (
         "last signs",
         "note",
         "see",
+        "report",
     ),
     "evidence",
 )
@@ -132,6 +133,7 @@ def _parts(verdict: Verdict, folder: str) -> list[_Part]:
         _Part("last signs", _texts(() if unknown else _sign_texts(verdict.signs_of_life))),
         _Part("note", _texts(verdict.notes)),
         _Part("see", _texts(verdict.references[:2])),
+        _Part("report", (f"{where}/{verdict.report}",) if where and verdict.report else ()),
         _Part("evidence", (f"{where}  (again: rankscope diagnose {where})",) if where else ()),
     ]
 

@@ -69,7 +69,7 @@ class Skipped(Fact):
 
 @dataclass(frozen=True, slots=True)
 class Sides(Fact):
-    """Ranks went two ways, and nothing shows which of them is wrong."""
+    """Ranks went two or more ways, and nothing shows which of them is wrong."""
 
     calls: tuple[Called | NotCome, ...]
 
@@ -79,6 +79,25 @@ class Mismatch(Fact):
     """Calls that stand for one another and can never match."""
 
     calls: tuple[Called | NotCome, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WrongPair(Fact):
+    """Calls that were taken for one and are not."""
+
+    calls: tuple[Called | NotCome, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PairedAnyway(Fact):
+    """Calls that do not belong together were taken for one, and the job went on."""
+
+    group: str
+    place: int
+    since: int
+    """Collectives that the group has made after it."""
+    later: tuple[Called, ...] = ()
+    """Calls of other operations, sizes or roots that were paired because of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +231,7 @@ class UnevenPasses(Fact):
 
 @dataclass(frozen=True, slots=True)
 class FewerMessages(Fact):
-    """A rank made fewer sends or receives than in every round before."""
+    """A rank made fewer, or more, sends and receives than in every round before."""
 
     rank: int
     op: str
@@ -237,6 +256,19 @@ class WrongPeer(Fact):
     wait: WaitsIn
     usual: int
     times: int
+
+
+@dataclass(frozen=True, slots=True)
+class OtherPeers(Fact):
+    """A rank exchanged messages with other ranks than ever before from the same line."""
+
+    rank: int
+    new: tuple[int, ...]
+    """With whom it exchanged now and never before."""
+    gone: tuple[int, ...]
+    """With whom it always had, and not now."""
+    times: int
+    where: Where | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -176,6 +176,14 @@ class NoRank(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class LauncherAlone(Fact):
+    """A launcher whose ranks have not started, or have not come to torch yet."""
+
+    pid: int
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
 class NoRankVariable(Fact):
     """The environment of the processes names no rank, and no stack stands in torch.distributed."""
 

@@ -365,6 +365,19 @@ class GpuUse(Fact):
     index: int
     name: str
     percent: int
+    computes: bool | None = None
+    """By its counters; a kernel that only waits keeps it at 100 % too. None where they do not tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuBehind(Fact):
+    """The GPU of a rank has not begun a collective in which the GPUs of others stand."""
+
+    rank: int
+    op: str
+    number: int
+    for_s: float
+    waiters: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

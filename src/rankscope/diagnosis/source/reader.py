@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from rankscope.diagnosis.source.branches import Branch
+from rankscope.diagnosis.source.handed_over import handed_over
 from rankscope.diagnosis.source.losses import computed_at, fed_at
 from rankscope.diagnosis.source.raised_exits import raised_exits
 from rankscope.diagnosis.source.rank_names import RANK_WORD, RankNames
@@ -58,6 +59,11 @@ class CodeReader:
                     first = frame, branch
         return first
 
+    def nearest_condition(self, site: Iterable[Frame]) -> tuple[Frame, Branch] | None:
+        """The innermost condition on the way to a call, in any of the user's frames."""
+        found = ((frame, branch) for frame, around in self._each(site) for branch in _choices(around))
+        return next(found, None)
+
     def stands_under(self, found: tuple[Frame, Branch], site: Iterable[Frame]) -> bool:
         """Whether another site depends on the same condition, on the same side of it."""
         where, branch = found
@@ -82,6 +88,33 @@ class CodeReader:
             if branch.node in mine and mine[branch.node].side != branch.side:
                 return branch
         return None
+
+    def condition_of(self, frame: Frame, past: Frame | None = None) -> Branch | None:
+        """The innermost condition that a line depends on, and the other line, of the same function, does not."""
+        shared = {(branch.node, branch.side) for branch in self.around(past).guards}
+        own = [branch for branch in _choices(self.around(frame)) if (branch.node, branch.side) not in shared]
+        return own[0] if own else next(iter(self.around(frame).passes), None)
+
+    def flows_on(self, frame: Frame, later: Frame) -> bool:
+        """Whether a line under a condition of its own is followed by the later line, of the same function, in the same
+        round of their loops, whatever happens."""
+        if (frame.file, frame.function) != (later.file, later.function) or frame.line >= later.line:
+            return False
+        here, there = self.around(frame), self.around(later)
+        outer = {(branch.node, branch.side) for branch in there.guards}
+        own = [branch for branch in here.guards if (branch.node, branch.side) not in outer]
+        if not own or len(own) + len(outer) != len(here.guards) or here.handling:
+            return False
+        if here.loops[len(here.loops) - len(there.loops) :] != there.loops:
+            return False
+        first = min(branch.line for branch in own)
+        return not any(first <= branch.line < later.line for branch in there.passes)
+
+    def tensor_at(self, frame: Frame) -> str:
+        """The variable that is handed over first by the call on a line: `x` of `all_reduce(x.clamp_(0), ...)`; empty
+        where there is none, or more than one call hands something over."""
+        tree = self._program.trees.get(frame.file)
+        return "" if tree is None else handed_over(tree, frame.line)
 
     def left_loop(self, inside: tuple[Frame, ...], outside: tuple[Frame, ...]) -> tuple[Frame, int] | None:
         """The loop (frame, first line) that one stack stands in and the other has left, and can only have left by its

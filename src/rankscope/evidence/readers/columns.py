@@ -102,7 +102,7 @@ class KindTable:
     kinds: list[Kind] = field(default_factory=list)
     _numbers: dict[Kind, int] = field(default_factory=dict)
     _frames: dict[tuple[Any, Any, Any], Frame] = field(default_factory=dict)
-    _groups: dict[str, tuple[Group, ...]] = field(default_factory=dict)
+    _groups: dict[tuple[Any, ...], tuple[Group, ...]] = field(default_factory=dict)
     _shared: dict[tuple[Group, ...], tuple[Group, ...]] = field(default_factory=dict)
     followed: dict[int, tuple[Any, int]] = field(default_factory=dict)
     """After a kind: the call that came next in the last dump, as it stands there, and its kind."""
@@ -119,6 +119,8 @@ class KindTable:
     def frame(self, item: object) -> Frame:
         """The frame in a dump's form; equal ones of all dumps are one object."""
         try:
+            if len(item) != 3:  # type: ignore[arg-type]
+                return as_frame(item)
             key = (item["name"], item["filename"], item["line"])  # type: ignore[index]
             found = self._frames.get(key)
         except (KeyError, TypeError):
@@ -129,10 +131,12 @@ class KindTable:
 
     def groups(self, config: object) -> tuple[Group, ...]:
         """The process groups of a dump. The ranks of a large job are a long text, the same in every dump."""
-        key = repr(config)
-        found = self._groups.get(key)
+        key = _as_key(config)
+        found = self._groups.get(key) if key is not None else None
         if found is None:
-            found = self._groups[key] = as_groups(config)
+            found = as_groups(config)
+            if key is not None:
+                self._groups[key] = found
         return found
 
     def shared_groups(self, groups: tuple[Group, ...]) -> tuple[Group, ...]:
@@ -142,3 +146,18 @@ class KindTable:
     def adopt(self, kinds: Iterable[Kind]) -> list[int]:
         """The numbers here of another table's kinds, in its order."""
         return [self.number(kind) for kind in kinds]
+
+
+def _as_key(config: object) -> tuple[Any, ...] | None:
+    """Equal for equal configurations; None for one that is not as torch writes it, of names and texts."""
+    if not isinstance(config, dict):
+        return None
+    parts: list[Any] = []
+    for name, entry in config.items():
+        if not isinstance(name, str | int) or not isinstance(entry, dict):
+            return None
+        values = (entry.get("name"), entry.get("desc"), entry.get("ranks"))
+        if not all(isinstance(value, str | int | None) for value in values):
+            return None
+        parts.append((name, *values))
+    return tuple(parts)

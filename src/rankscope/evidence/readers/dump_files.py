@@ -16,13 +16,18 @@ from functools import partial
 
 from rankscope.errors import EvidenceError
 from rankscope.evidence.readers.columns import Columns, Kind, KindTable
+from rankscope.evidence.readers.in_child import limit_processor_time, within
 from rankscope.evidence.readers.record import read_json, read_pickle
+from rankscope.evidence.regular import read_regular
 
 LARGEST_DUMP = 1 << 30
 LARGE_JOB = 10 << 20
 """Bytes of all dumps together below which more processes cost more than they save."""
 _MOST_PROCESSES = 16
 _FILES_A_TASK = 4
+_LEAST_TIME_S = 10.0
+_BYTES_A_SECOND = 1 << 20
+"""A tenth of what a slow machine reads."""
 _EXTRA_MEMORY = 4 << 30
 """A few bytes of a hostile pickle can ask for any amount; a real dump of a gigabyte needs less than this."""
 
@@ -57,9 +62,22 @@ def read_dumps(
 
 def read_dump_bytes(data: bytes) -> tuple[KindTable, Columns]:
     """One dump that is in memory already, as from standard input. Raises EvidenceError when it is none."""
-    table = KindTable()
-    with _bounded_memory(), _no_collection():
-        return table, _parse(data, table)
+
+    def read() -> tuple[KindTable, Columns] | str:
+        table = KindTable()
+        try:
+            with _bounded_memory(), _no_collection():
+                return table, _parse(data, table)
+        except EvidenceError as error:
+            return str(error)
+
+    try:
+        answer = within(_LEAST_TIME_S + len(data) / _BYTES_A_SECOND, read)
+    except (TimeoutError, EOFError) as error:
+        raise EvidenceError("takes too long to read: no flight recorder writes that") from error
+    if isinstance(answer, str):
+        raise EvidenceError(answer)
+    return answer
 
 
 def _answers(paths: Sequence[str], newest: int | None, meanwhile: Callable[[], None]) -> Iterator[_Answer]:
@@ -67,12 +85,17 @@ def _answers(paths: Sequence[str], newest: int | None, meanwhile: Callable[[], N
     large = sum(map(_size, paths)) >= LARGE_JOB
     read = partial(_read_some, newest=newest if large else None)
     if workers < 2 or not large:
-        yield read(paths)
+        yield _read_in_time(paths, read)
         return
     tasks = [paths[at : at + _FILES_A_TASK] for at in range(0, len(paths), _FILES_A_TASK)]
     done = 0
     try:
-        with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context(_start_method())) as pool:
+        with ProcessPoolExecutor(
+            workers,
+            mp_context=multiprocessing.get_context(_start_method()),
+            initializer=limit_processor_time,
+            initargs=(_time_for(paths),),
+        ) as pool:
             answers = pool.map(read, tasks)
             meanwhile()
             for answer in answers:
@@ -81,7 +104,38 @@ def _answers(paths: Sequence[str], newest: int | None, meanwhile: Callable[[], N
     except BrokenProcessPool:
         # A process was killed, as by a memory limit: the rest is read here, one after another.
         for task in tasks[done:]:
-            yield read(task)
+            yield _read_in_time(task, read)
+
+
+def _read_in_time(paths: Sequence[str], read: Callable[[Sequence[str]], _Answer]) -> _Answer:
+    """One that takes for ever is found by reading them one by one."""
+    limit = _time_for(paths)
+    try:
+        return within(limit, lambda: read(paths))
+    except (TimeoutError, EOFError):
+        pass
+    table = KindTable()
+    found: list[Columns | str] = []
+    for path in paths:
+        limit = _time_for([path])
+        try:
+            kinds, answers = within(limit, lambda path=path: read([path]))  # type: ignore[misc]
+        except TimeoutError:
+            found.append(f"takes longer than {limit:.0f} s to read: no flight recorder writes that")
+            continue
+        except EOFError:
+            found.append("the reader died of it: no flight recorder writes that")
+            continue
+        numbers = table.adopt(kinds)
+        found += (
+            a if isinstance(a, str) else replace(a, kinds=array("I", map(numbers.__getitem__, a.kinds)))
+            for a in answers
+        )
+    return table.kinds, found
+
+
+def _time_for(paths: Sequence[str]) -> float:
+    return _LEAST_TIME_S + sum(map(_size, paths)) / _BYTES_A_SECOND
 
 
 def _start_method() -> str:
@@ -113,13 +167,9 @@ def _read_some(paths: Iterable[str], newest: int | None) -> _Answer:
 
 
 def _read(path: str) -> bytes:
-    with open(path, "rb") as file:
-        # Asked before it is read: a file can be larger than the memory, and need no room on the disk.
-        size = os.fstat(file.fileno()).st_size
-        data = file.read(LARGEST_DUMP + 1) if size <= LARGEST_DUMP else b""
-    if max(size, len(data)) > LARGEST_DUMP:
+    if _size(path) > LARGEST_DUMP:
         raise EvidenceError(f"larger than {LARGEST_DUMP >> 20} MB: no flight recorder writes that")
-    return data
+    return read_regular(path, LARGEST_DUMP)
 
 
 def _parse(data: bytes, table: KindTable, newest: int | None = None) -> Columns:

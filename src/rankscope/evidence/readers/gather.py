@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -24,6 +23,7 @@ from rankscope.evidence.readers.log_names import rank_of_log
 from rankscope.evidence.readers.py_spy_dump import read_py_spy_json, read_py_spy_text
 from rankscope.evidence.readers.refused import Refused
 from rankscope.evidence.readers.run_folder import plan_of
+from rankscope.evidence.regular import open_regular
 from rankscope.evidence.store import load_evidence
 
 _MOST_FILES = 200_000
@@ -79,11 +79,8 @@ def _walk(path: str, found: Found) -> Iterator[str]:
 
 def _take_file(path: str, found: Found) -> None:
     try:
-        about = os.stat(path)
-        if not stat.S_ISREG(about.st_mode):
-            found.refused.append(Refused(path, "is no plain file"))
-            return
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
+            about = os.fstat(file.fileno())
             head = file.read(HEAD)
             kind = kind_of(head)
             if isinstance(kind, str):

@@ -14,6 +14,7 @@ _VERDICT = re.compile(rb'^\s*\{\s*"schema"\s*:\s*\d+\s*,\s*"outcome"')
 _RUN = re.compile(rb'^\s*\{\s*"command"\s*:\s*\[')
 _ERROR = re.compile(rb'^\s*\{\s*"message"\s*:')
 _THREADS = re.compile(rb'^\s*\[\s*\{\s*"pid"\s*:|^\s*\[\s*\{.{0,400}?"(?:os_thread_id|owns_gil)"\s*:', re.DOTALL)
+_PAGE = re.compile(rb'^\s*<!doctype html>\s*<html lang="en">\s*<head>\s*<meta name="generator" content="rankscope')
 _BINARY = {
     b"\x7fELF": "a program",
     b"PK\x03\x04": "a zip file, such as a checkpoint: no evidence",
@@ -49,6 +50,8 @@ def kind_of(head: bytes) -> FileKind | str:
     odd = sum(head.count(byte) for byte in (b"\x00", b"\x01", b"\x02", b"\x03", b"\x04", b"\x05", b"\x06"))
     if odd * 10 > len(head):
         return "is a binary file of no known kind"
+    if _PAGE.match(head):
+        return FileKind.NOT_EVIDENCE
     start = head.lstrip()[:1]
     if start == b"{":
         return _kind_of_object(head)

@@ -22,6 +22,7 @@ from rankscope.evidence.flight import (
     as_sizes,
     as_text,
     as_texts,
+    as_word,
     statuses,
 )
 from rankscope.evidence.readers.columns import RETIRED, STATES, Columns, Kind, KindTable
@@ -69,7 +70,9 @@ def _unpickled(data: bytes) -> object:
         raise EvidenceError("the flight record is cut off: its writer was stopped before the end") from error
     except Exception as error:  # a broken pickle raises nearly anything
         cut = "pickle data was truncated" in str(error)
-        why = "is cut off: its writer was stopped before the end" if cut else f"is not a valid pickle: {error!r}"
+        why = (
+            "is cut off: its writer was stopped before the end" if cut else f"is not a valid pickle: {as_shown(error)}"
+        )
         raise EvidenceError(f"the flight record {why}") from error
 
 
@@ -117,7 +120,7 @@ def _read_columns(document: object, table: KindTable, newest: int | None, total:
         last_enqueued=enqueued,
         last_completed=completed,
         groups=table.groups(top.get("pg_config", {})),
-        version=str(top.get("version", ""))[:20],
+        version=as_word(top.get("version"), "version")[:20],
     )
     return _oldest_first(columns)
 
@@ -241,7 +244,7 @@ def _kinds(entries: list[dict[Any, Any]], table: KindTable) -> tuple[list[int], 
                 last = guess[1]
             else:
                 last = table.number(_kind(as_dict(entry, f"entry {number}"), number, table))
-            names[str(entry.get("pg_id"))] = table.kinds[last].group
+            names[as_word(entry.get("pg_id"), "pg_id")] = table.kinds[last].group
             followed[before] = table.followed[before] = (what, last)
         numbers.append(last)
     return numbers, names
@@ -249,7 +252,7 @@ def _kinds(entries: list[dict[Any, Any]], table: KindTable) -> tuple[list[int], 
 
 def _kind(entry: dict[Any, Any], number: int, table: KindTable) -> Kind:
     backend, _, op = as_text(entry.get("profiling_name"), "profiling_name").rpartition(":")
-    pair = as_list(entry.get("process_group", ["", ""]), "process_group")
+    pair = as_texts(entry.get("process_group", ["", ""]), "process_group")
     timeout_ms = entry.get("timeout_ms")
     try:
         frames = tuple(map(table.frame, as_list(entry.get("frames", []), "frames")))
@@ -257,7 +260,7 @@ def _kind(entry: dict[Any, Any], number: int, table: KindTable) -> Kind:
         raise EvidenceError(f"{error} (entry {number})") from error
     own = tuple(frame for frame in frames if frame.user)
     return Kind(
-        group=as_text(pair[0], "process_group") if pair and pair[0] != "" else str(entry.get("pg_id", "")),
+        group=as_text(pair[0], "process_group") if pair and pair[0] != "" else as_word(entry.get("pg_id", ""), "pg_id"),
         op=PLAIN_NAMES.get(op, op),
         backend=backend,
         p2p=entry.get("is_p2p", False) is True,

@@ -13,12 +13,15 @@ import msgspec
 from rankscope.errors import EvidenceError
 from rankscope.evidence.model import Evidence
 from rankscope.evidence.readers.refused import Refused
+from rankscope.evidence.regular import read_regular
 from rankscope.evidence.store import FILE_NAME, load_evidence
 
 _MARKS = ("run.json", "verdict.json")
-_OWN = frozenset({"run.json", "verdict.json", "environment.json", "ranks.json", FILE_NAME})
+_OWN = frozenset({"run.json", "verdict.json", "environment.json", "ranks.json", "report.html", FILE_NAME})
 """Files of ours that are no evidence by themselves."""
 _ATTEMPT = re.compile(r"attempt_(\d+)")
+_LARGEST_VERDICT = 256 << 20
+_MOST_FILES = 200_000
 _LEVELS = 3
 """So far above an evidence.json lies the folder of its run, at most."""
 
@@ -59,7 +62,7 @@ def plan_of(path: Path) -> Plan | None:
     """None where the path is neither the folder of a run, nor evidence of one."""
     file = _evidence_file(path)
     folder = path if path.is_dir() else path.parent
-    run = folder if _is_run(folder) else _run_above(folder) if file is not None else None
+    run = folder if is_run_folder(folder) else _run_above(folder) if file is not None else None
     if file is None and (run is None or not path.is_dir()):
         return None
     plan = Plan()
@@ -100,20 +103,30 @@ def _evidence_file(path: Path) -> Path | None:
     return next((file for file in (path / FILE_NAME, path / "evidence" / FILE_NAME) if file.exists()), None)
 
 
-def _is_run(folder: Path) -> bool:
+def is_run_folder(folder: Path) -> bool:
     return any((folder / mark).exists() for mark in _MARKS)
 
 
 def _run_above(folder: Path) -> Path | None:
-    return next((above for above in (folder.absolute(), *folder.absolute().parents)[:_LEVELS] if _is_run(above)), None)
+    return next(
+        (above for above in (folder.absolute(), *folder.absolute().parents)[:_LEVELS] if is_run_folder(above)), None
+    )
 
 
 def _beside(folder: Path, attempt: int | None) -> Iterator[Path]:
     """All but our own notes and the logs of other attempts."""
     logs = sorted(int(match[1]) for each in folder.glob("logs/attempt_*") if (match := _ATTEMPT.fullmatch(each.name)))
     wanted = attempt if attempt in logs else (logs[-1] if logs else None)
+    known: set[tuple[int, int]] = set()
+    count = 0
     for root, folders, names in os.walk(folder, followlinks=True):
         here = Path(root)
+        about = here.stat()
+        count += len(names)
+        if (about.st_dev, about.st_ino) in known or count > _MOST_FILES:
+            folders.clear()  # a link leads back, or to something that is no run
+            continue
+        known.add((about.st_dev, about.st_ino))
         folders[:] = sorted(
             name
             for name in folders
@@ -128,10 +141,10 @@ def _beside(folder: Path, attempt: int | None) -> Iterator[Path]:
 
 def _verdict(path: Path, plan: Plan) -> RunVerdict | None:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=RunVerdict)
+        return msgspec.json.decode(read_regular(path, _LARGEST_VERDICT), type=RunVerdict)
     except FileNotFoundError:
         return None  # the run was killed, or goes on
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (OSError, EvidenceError, msgspec.DecodeError, UnicodeDecodeError) as error:
         plan.refused.append(Refused(str(path), f"is damaged or cut off: {error}"))
         return None
 

@@ -24,7 +24,9 @@ from rankscope.diagnosis.facts.calls import (
     NoMeeting,
     NotCome,
     Now,
+    OtherPeers,
     OutOfData,
+    PairedAnyway,
     Passes,
     Perhaps,
     Sides,
@@ -32,6 +34,7 @@ from rankscope.diagnosis.facts.calls import (
     UnevenPasses,
     WaitsIn,
     WentOn,
+    WrongPair,
     WrongPeer,
 )
 from rankscope.diagnosis.verdict import Where
@@ -46,6 +49,7 @@ ADVICE.update(
         "one-rank-works": "where only one rank should work (evaluation, saving), keep collectives out of it: use "
         "model.module, not the DDP wrapper, and put the barrier after the branch",
         "decide-together": "decide from what all ranks share: all_reduce the flag before the branch",
+        "checkpoint-before": "go back to a checkpoint from before this place: what was computed since is wrong",
         "same-call": "make all ranks call the same operation with the same size, dtype and root at this place",
         "pad-first": "pad or gather sizes first where the data differs from rank to rank",
         "one-group-order": "use the process groups in one fixed order on every rank (sort by group, not by rank, dict "
@@ -165,12 +169,25 @@ def _(fact: Sides) -> str:
 
 @headline.register
 def _(fact: Sides) -> str:
-    return f"the ranks went two ways, and nothing shows which is wrong: {sentence(fact)}"
+    ways = {2: "two", 3: "three"}.get(len(fact.calls), str(len(fact.calls)))
+    return f"the ranks went {ways} ways, and nothing shows which is wrong: {sentence(fact)}"
 
 
 @sentence.register
 def _(fact: Mismatch) -> str:
     return f"{'; '.join(map(sentence, fact.calls))}: these never match"
+
+
+@sentence.register
+def _(fact: WrongPair) -> str:
+    return f"{'; '.join(map(sentence, fact.calls))}: these were paired, and do not belong together"
+
+
+@sentence.register
+def _(fact: PairedAnyway) -> str:
+    more = f", {fact.since} collectives ago" if fact.since else ""
+    later = f"; later it paired these: {'; '.join(map(sentence, fact.later))}" if fact.later else ""
+    return f"they were paired all the same and the job went on{more}: its numbers are wrong since then{later}"
 
 
 @sentence.register
@@ -289,6 +306,11 @@ def _(fact: UnevenPasses) -> str:
 
 @sentence.register
 def _(fact: FewerMessages) -> str:
+    if fact.peer < 0 and fact.made > fact.usual:
+        return (
+            f"rank {fact.rank} began {fact.made} messages at {_at(fact.where)}, where it had begun {fact.usual} every "
+            "time before"
+        )
     if fact.peer < 0:
         return f"rank {fact.rank} began {fact.made} of its usual {fact.usual} messages at {_at(fact.where)}"
     return (
@@ -305,7 +327,31 @@ def _(fact: FewerMessages) -> str:
 
 @doing.register
 def _(fact: FewerMessages) -> str:
+    if fact.made > fact.usual:
+        return f"made {fact.made} messages instead of {fact.usual}"
     return f"made {fact.made} of {fact.usual} messages and went on"
+
+
+@sentence.register
+def _(fact: OtherPeers) -> str:
+    return f"all {fact.times} times before, rank {fact.rank} had exchanged these messages {_partners(fact.gone)}"
+
+
+@headline.register
+def _(fact: OtherPeers) -> str:
+    return (
+        f"rank {fact.rank} exchanges messages {_partners(fact.new)} instead of {_partners(fact.gone)} at "
+        f"{_at(fact.where)}: all {fact.times} times before it was the latter"
+    )
+
+
+@doing.register
+def _(fact: OtherPeers) -> str:
+    return f"exchanges messages {_partners(fact.new)} instead of {_partners(fact.gone)}"
+
+
+def _partners(ranks: tuple[int, ...]) -> str:
+    return f"with {ranks_text(ranks)}" if ranks else "as often as ever"
 
 
 @sentence.register

@@ -27,6 +27,7 @@ ADVICE.update(
         "holds each GPU",
         "ras-on": "let NCCL answer (2.24 or newer, NCCL_RAS_ENABLE not 0, one NCCL_RAS_ADDR a job): it knows without "
         "preparation which rank launched less",
+        "attach-there": "`rankscope attach` on the machine of the ranks that have launched less: others wait for them",
         "look-at-silent-host": "look at the machines of the processes that do not answer",
     }
 )

@@ -10,6 +10,7 @@ from rankscope.diagnosis.facts.seen import (
     EndedWithZero,
     InUnfinished,
     LastLinesDiffer,
+    LauncherAlone,
     LoggedSteps,
     LogsEnd,
     Looked,
@@ -46,6 +47,7 @@ ADVICE.update(
         "allow-ptrace": "allow stacks to be read: `sysctl kernel.yama.ptrace_scope=0`, or --cap-add SYS_PTRACE for a "
         "container; py-spy must be installed",
         "give-ranks-by-pid": "give the ranks, or their launcher, with --pid: `pgrep -af python` lists processes",
+        "try-again-soon": "try again in some seconds, when the ranks have loaded torch",
         "exit-code-of-launcher": "look at what the launcher says: it knows the exit codes",
     }
 )
@@ -223,6 +225,11 @@ def _(fact: NoRank) -> str:
     what = f" ({fact.command[:60]})" if fact.command else ""
     ranks = "is a rank" if len(fact.pids) == 1 else "are ranks"
     return f"nothing shows that {_processes(fact.pids)}{what} {ranks} of a job"
+
+
+@sentence.register
+def _(fact: LauncherAlone) -> str:
+    return f"process {fact.pid} is a launcher, and none of its ranks has loaded torch yet: {fact.command[:80]}"
 
 
 @sentence.register

@@ -21,6 +21,7 @@ from rankscope.diagnosis.facts.standing import (
     Does,
     DriverSilent,
     Frozen,
+    GpuBehind,
     GpuUse,
     Holder,
     HoldsInterpreterLock,
@@ -432,7 +433,19 @@ def _(fact: XidReported) -> str:
 
 @sentence.register
 def _(fact: GpuUse) -> str:
-    return f"GPU {fact.index} ({fact.name}) is at {fact.percent} %"
+    text = f"GPU {fact.index} ({fact.name}) is at {fact.percent} %"
+    if fact.computes is None:
+        return text
+    return f"{text} and computes" if fact.computes else f"{text} and computes nothing: a kernel only waits there"
+
+
+@sentence.register
+def _(fact: GpuBehind) -> str:
+    who = f"the GPUs of {ranks_text(fact.waiters)} wait in it" if fact.waiters else "no other has begun it either"
+    return (
+        f"rank {fact.rank} gave {fact.op} {fact.number} to its GPU {fact.for_s:.0f} s ago, which has not begun it: "
+        f"a kernel before it runs on, while {who}"
+    )
 
 
 @sentence.register

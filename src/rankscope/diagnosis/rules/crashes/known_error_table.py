@@ -24,6 +24,15 @@ SPECIAL: tuple[KnownError, ...] = (
         reference="modelscope/FunASR#2006",
     ),
     entry(
+        "device-assertion",
+        r"device-side assert",
+        "an assertion in a kernel of the program failed, mostly for an index that lies outside its tensor",
+        "culprit",
+        "exception",
+        "launch-blocking",
+        "wrong-index",
+    ),
+    entry(
         "no-descriptor",
         r"received 0 items of ancdata|Too many open files|\[Errno 24\]",
         "the process has no free file descriptor",
@@ -204,7 +213,7 @@ GENERAL: tuple[KnownError, ...] = (
         "cuda-or-nccl-error",
         r"watchdog got stuck for|Heartbeat monitor timed out|ncclSystemError|ncclUnhandledCudaError"
         r"|ncclInternalError|CUDNN_STATUS"
-        r"|ncclInvalidUsage|unhandled (?:system|cuda) error|Cuda failure \d+|CUDA error|device-side assert",
+        r"|ncclInvalidUsage|unhandled (?:system|cuda) error|Cuda failure \d+|CUDA error",
         "CUDA or NCCL reports an error of this process",
         "culprit",
         "comm-error",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 
 from rankscope.diagnosis import views
 from rankscope.diagnosis.advice import Advice
 from rankscope.diagnosis.divergence import find_divergence
-from rankscope.diagnosis.facts.calls import GroupOrder, NoDifferenceSeen, Perhaps
+from rankscope.diagnosis.facts.calls import GroupOrder, NewWay, NoDifferenceSeen, Perhaps
 from rankscope.diagnosis.finding import Finding, Possibility, Way
 from rankscope.diagnosis.rank_wait import Wait
 from rankscope.diagnosis.rules.divergence.call_facts import now, site_of, standing, suspect, waits_in
@@ -20,8 +21,11 @@ from rankscope.diagnosis.rules.divergence.uneven import short_of_data
 from rankscope.diagnosis.source.reader import CodeReader
 from rankscope.diagnosis.timeline import POINT_TO_POINT
 from rankscope.diagnosis.verdict import Where
-from rankscope.diagnosis.wait_graph import State, WaitGraph, innermost_knot
+from rankscope.diagnosis.wait_graph import State, WaitGraph, innermost_knot, members_of
 from rankscope.evidence.model import Evidence, Frame
+
+_HABIT = 5
+"""So often a rank must have gone one way before another one counts as unusual."""
 
 
 def explain_deadlock(graph: WaitGraph, evidence: Evidence) -> Finding:
@@ -29,10 +33,14 @@ def explain_deadlock(graph: WaitGraph, evidence: Evidence) -> Finding:
     code = CodeReader(evidence)
     knot = innermost_knot(graph)
     crossed = _crossed_groups(graph, knot)
-    passed = _passed_by(crossed, graph, code)
+    contradicted = _contradicted(graph, knot)
+    passed = contradicted or _come_to_first(crossed, graph) or _passed_by(crossed, graph, code)
     if crossed and passed is None and not _reserved_call(crossed, graph, code):
         return _order_cycle(crossed, graph)
     misdirected = explain_misdirected(graph, knot)
+    if misdirected is not None and not misdirected.culprits:
+        missing = message_missing(graph, knot)
+        return missing if missing is not None and missing.culprits else misdirected
     if misdirected is not None:
         return misdirected
     if all(_wait_op(graph, rank) in POINT_TO_POINT for rank in knot):
@@ -69,6 +77,71 @@ def _crossed_groups(graph: WaitGraph, knot: frozenset[int]) -> dict[str, tuple[i
         if wait is not None and wait.group and wait.op not in POINT_TO_POINT:
             found.setdefault(wait.group, []).append(rank)
     return {group: tuple(ranks) for group, ranks in found.items()} if len(found) > 1 else {}
+
+
+def _members_of_several(crossed: dict[str, tuple[int, ...]], graph: WaitGraph) -> dict[str, tuple[int, ...]]:
+    """Only a member of several of the groups has an order to keep; the others of the group merely wait with it."""
+    members = {group: members_of(group, graph.states) for group in crossed}
+    return {
+        group: tuple(rank for rank in ranks if sum(rank in members[each] for each in crossed) > 1)
+        for group, ranks in crossed.items()
+    }
+
+
+def _left_its_order(state: State) -> int | None:
+    """How often the rank had gone on otherwise from its last call before the one it waits in, always alike; None where
+    it had come this way before, or had no habit."""
+    event = state.wait.event if state.wait is not None else None
+    if event is None or state.timeline is None:
+        return None
+    events = sorted((e for group in state.timeline.events.values() for e in group.values()), key=lambda each: each.at)
+    kinds = [(each.group, each.op) for each in events[: events.index(event) + 1]] if event in events else []
+    if len(kinds) < 2:
+        return None
+    nexts = Counter(after for before, after in pairwise(kinds[:-1]) if before == kinds[-2])
+    usual = nexts.most_common(1)
+    return usual[0][1] if len(nexts) == 1 and kinds[-1] not in nexts and usual[0][1] >= _HABIT else None
+
+
+def _contradicted(graph: WaitGraph, knot: frozenset[int]) -> str | None:
+    """The group of a call that a rank waits in, and another has made otherwise at the same place: there they parted,
+    wherever the other one has gone since."""
+    for rank in sorted(knot):
+        wait = graph.states[rank].wait
+        if wait is None or wait.event is None or not wait.seq:
+            continue
+        made = (graph.states[other].timeline for other in sorted(knot - {rank}))
+        events = (timeline.at(wait.group, wait.seq) for timeline in made if timeline is not None and timeline.recorded)
+        if any(event is not None and event.contradicts(wait.event) for event in events):
+            return wait.group
+    return None
+
+
+def _come_to_first(crossed: dict[str, tuple[int, ...]], graph: WaitGraph) -> str | None:
+    """The group whose waiting ranks have enqueued, behind what they wait in, the very calls that the others wait in:
+    theirs comes first in the program, and the others have passed it by. None where both have: an order of groups."""
+    found = [group for group in crossed if _have_queued_all(group, crossed, graph)]
+    return found[0] if len(found) == 1 else None
+
+
+def _have_queued_all(group: str, crossed: dict[str, tuple[int, ...]], graph: WaitGraph) -> bool:
+    awaited = {
+        (wait.group, wait.seq)
+        for other, ranks in crossed.items()
+        for rank in ranks
+        if other != group and (wait := graph.states[rank].wait) is not None and wait.event is not None
+    }
+    states = [graph.states[rank] for rank in crossed[group]]
+    return bool(awaited) and all(
+        state.timeline is not None
+        and (event := state.timeline.at(*place)) is not None
+        and state.wait is not None
+        and state.wait.event is not None
+        and event.backend == "nccl"
+        and event.at > state.wait.event.at
+        for state in states
+        for place in awaited
+    )
 
 
 def _passed_by(crossed: dict[str, tuple[int, ...]], graph: WaitGraph, code: CodeReader) -> str | None:
@@ -119,10 +192,20 @@ def _reserved_call(crossed: dict[str, tuple[int, ...]], graph: WaitGraph, code: 
 
 
 def _order_cycle(crossed: dict[str, tuple[int, ...]], graph: WaitGraph) -> Finding:
-    """One rank against several took the other order; where as many went each way, nobody in particular did."""
-    sizes = sorted((len(ranks) for ranks in crossed.values()), reverse=True)
-    apart = sizes[0] > sizes[-1]
-    guilty = min(crossed.values(), key=len) if apart else ()
+    """Who took another order than it always had, while most kept to theirs; else one rank against several. Where as
+    many went each way, nobody in particular did."""
+    unusual = {rank: times for rank in graph.deadlocked if (times := _left_its_order(graph.states[rank])) is not None}
+    of_several = _members_of_several(crossed, graph)
+    sizes = sorted((len(ranks) for ranks in of_several.values()), reverse=True)
+    in_knot = {rank for ranks in crossed.values() for rank in ranks}
+    by_habit = 0 < 2 * len(unusual) < len(graph.deadlocked) and set(unusual) <= in_knot
+    apart = by_habit or (sizes[0] > sizes[-1] > 0)
+    guilty: tuple[int, ...] = ()
+    if by_habit:
+        guilty = tuple(sorted(unusual))
+    elif apart:
+        guilty = min(of_several.values(), key=len)
+    habit = (NewWay(guilty, min(unusual.values())),) if by_habit else ()
     every = tuple(sorted(rank for ranks in crossed.values() for rank in ranks))
     waits = tuple(
         replace(waits_in(first, at=_called_at(first)), ranks=ranks)
@@ -137,7 +220,7 @@ def _order_cycle(crossed: dict[str, tuple[int, ...]], graph: WaitGraph) -> Findi
             suspect(graph.states[rank], waits_in(graph.states[rank]), _called_at(graph.states[rank])) for rank in guilty
         ),
         summary=GroupOrder(guilty or every, len(crossed), waits, apart),
-        because=(*waits, GroupOrder(every, len(crossed), waits, apart)),
+        because=(*waits, *habit, GroupOrder(every, len(crossed), waits, apart)),
         fix=(Advice("one-group-order"), Advice("first-group-first")),
         alternatives=(Possibility("collective-skipped", "possible", Perhaps("one-call-missing")),),
         ways=() if apart else tuple(Way(wait.ranks, wait.where, wait) for wait in waits),

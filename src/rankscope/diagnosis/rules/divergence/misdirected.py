@@ -11,6 +11,7 @@ from rankscope.diagnosis.facts.calls import FewerMessages, NobodyMakes, NoMeetin
 from rankscope.diagnosis.finding import Finding, Possibility, Suspect, Way
 from rankscope.diagnosis.rank_wait import messages_begun
 from rankscope.diagnosis.rules.divergence.call_facts import message, message_suspect
+from rankscope.diagnosis.rules.divergence.odd_batch import explain_odd_batch
 from rankscope.diagnosis.timeline import BEGUN
 from rankscope.diagnosis.wait_graph import State, WaitGraph
 from rankscope.evidence.model import Call
@@ -23,7 +24,12 @@ _LEAST_HABIT = 3
 
 def explain_misdirected(graph: WaitGraph, knot: frozenset[int]) -> Finding | None:
     """Who sends to, or receives from, another rank than ever before, or leaves a message out of its batch."""
-    return _other_peer(graph, knot) or _other_tag(graph, knot) or _short_batch(graph, knot)
+    return (
+        _other_peer(graph, knot)
+        or explain_odd_batch(graph, knot)
+        or _other_tag(graph, knot)
+        or _short_batch(graph, knot)
+    )
 
 
 def _other_peer(graph: WaitGraph, knot: frozenset[int]) -> Finding | None:

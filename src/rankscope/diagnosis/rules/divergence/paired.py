@@ -26,6 +26,6 @@ def explain_paired_call(graph: WaitGraph, evidence: Evidence, certainty: Certain
         decided = blame(divergence, graph.states, code)
         if decided.reserved and decided.extra and set(decided.ranks) <= set(graph.waiting()):
             failed = any(seen.exit is not None and seen.exit.code for seen in evidence.ranks)
-            finding = skipped(divergence, decided, graph)
+            finding = skipped(divergence, decided, graph, code)
             return replace(finding, certainty=certainty, outcome="crash" if failed else "hang")
     return None

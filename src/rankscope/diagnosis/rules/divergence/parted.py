@@ -9,10 +9,12 @@ from rankscope.diagnosis.divergence import Divergence, Side
 from rankscope.diagnosis.facts import Fact
 from rankscope.diagnosis.facts.calls import Called, Extra, Mismatch, Perhaps, Sides, Skipped, WentOn
 from rankscope.diagnosis.finding import Finding, Possibility
+from rankscope.diagnosis.rank_wait import LEAVING
 from rankscope.diagnosis.rules.divergence.call_facts import (
     called,
     first_difference,
     now,
+    site_of,
     standing,
     suspect,
     waits_in,
@@ -28,9 +30,9 @@ NOBODY = Blame(ranks=(), extra=False, reserved=False, reasons=())
 def explain_parted(divergence: Divergence, graph: WaitGraph, code: CodeReader) -> Finding:
     """For sequences that parted, and that no more special cause explains."""
     decided = NOBODY if _somebody_unseen(divergence, graph) else blame(divergence, graph.states, code)
-    if _is_mismatch(divergence, code):
+    if is_mismatch(divergence, code):
         return _mismatched(divergence, decided, graph)
-    return skipped(divergence, decided, graph)
+    return skipped(divergence, decided, graph, code)
 
 
 def _somebody_unseen(divergence: Divergence, graph: WaitGraph) -> bool:
@@ -41,7 +43,7 @@ def _somebody_unseen(divergence: Divergence, graph: WaitGraph) -> bool:
     return bool(stuck - compared) and any(side.event is None for side in divergence.sides)
 
 
-def _is_mismatch(divergence: Divergence, code: CodeReader) -> bool:
+def is_mismatch(divergence: Divergence, code: CodeReader) -> bool:
     """Different operations for one another: at the same line, in the two branches of one condition, or one in place of
     another by how the sequences go on."""
     made = [side for side in divergence.sides if side.event is not None]
@@ -82,7 +84,7 @@ def _side_where(side: Side, state: State) -> Where | None:
     return views.where(side.site[0]) if side.site else standing(state)
 
 
-def skipped(divergence: Divergence, decided: Blame, graph: WaitGraph) -> Finding:
+def skipped(divergence: Divergence, decided: Blame, graph: WaitGraph, code: CodeReader) -> Finding:
     """Ranks that made a call more, or one fewer, than the rest."""
     calls = {side.ranks: called(side, divergence) for side in divergence.sides}
     culprits = []
@@ -90,16 +92,17 @@ def skipped(divergence: Divergence, decided: Blame, graph: WaitGraph) -> Finding
         for rank in side.ranks:
             if rank in decided.ranks:
                 state = graph.states[rank]
-                at = _side_where(side, state) if decided.extra else standing(state)
+                extra = decided.extra and side.event is not None
+                at = _side_where(side, state) if extra else _passed_at(side, divergence, state, graph, code)
                 culprits.append(suspect(state, waits_in(state), at))
     because: list[Fact] = [first_difference(divergence, graph), *calls.values(), *decided.reasons]
-    because += _went_on(divergence, decided)
+    because += went_on(divergence, decided)
     return Finding(
         outcome="hang",
         cause="collective-skipped",
         certainty="proven",
         culprits=tuple(culprits),
-        summary=_summary(divergence, decided),
+        summary=summary_of(divergence, decided),
         because=(*because, now(graph)),
         fix=(Advice("same-collectives"), Advice("one-rank-works")),
         alternatives=(Possibility("collective-mismatch", "possible", Perhaps("calls-differ")),),
@@ -109,12 +112,34 @@ def skipped(divergence: Divergence, decided: Blame, graph: WaitGraph) -> Finding
     )
 
 
+def _ran_on(state: State, graph: WaitGraph) -> bool:
+    """The program has run on, with its GPU behind it, to a line on which all the others stand too: that line tells
+    nothing about where they parted."""
+    wait = state.wait
+    if wait is None or wait.op == LEAVING:
+        return wait is not None
+    if wait.event is None or wait.event.backend != "nccl":
+        return False
+    return len({site_of(graph.states[rank])[:1] for rank in graph.deadlocked}) == 1
+
+
+def _passed_at(side: Side, divergence: Divergence, state: State, graph: WaitGraph, code: CodeReader) -> Where | None:
+    """Where the rank waits instead; of one that has run on, or only leaves its groups, the condition that led it past
+    the call."""
+    if not _ran_on(state, graph):
+        return standing(state)
+    site = next((other.site for other in divergence.sides if other is not side and other.site), ())
+    led = code.way_past(site) or code.nearest_condition(site)
+    return Where(led[0].file, led[1].line, led[0].function) if led is not None else standing(state)
+
+
 def _began(divergence: Divergence) -> float | None:
     """When the ranks parted."""
     return min((side.event.at for side in divergence.sides if side.event is not None), default=None)
 
 
-def _summary(divergence: Divergence, decided: Blame) -> Fact:
+def summary_of(divergence: Divergence, decided: Blame) -> Fact:
+    """What the headline says of ranks that made a call more, or one fewer."""
     calls = tuple(called(side, divergence) for side in divergence.sides)
     if not decided.ranks:
         return Sides(calls)
@@ -130,7 +155,7 @@ def _summary(divergence: Divergence, decided: Blame) -> Fact:
     return Skipped(tuple(sorted(decided.ranks)), other.event.op, at, max(count, 1))
 
 
-def _went_on(divergence: Divergence, decided: Blame) -> list[Fact]:
+def went_on(divergence: Divergence, decided: Blame) -> list[WentOn]:
     """How the sequences go on after the difference, where they do and it is the blamed ranks that differ."""
     return [
         WentOn(side.ranks, side.kind, side.count)

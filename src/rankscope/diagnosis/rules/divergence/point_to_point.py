@@ -10,8 +10,8 @@ from rankscope.diagnosis.advice import Advice
 from rankscope.diagnosis.blame import condition
 from rankscope.diagnosis.facts import Fact
 from rankscope.diagnosis.facts.calls import Circle, FewerMessages, MessageMissing, Perhaps, Skipped
-from rankscope.diagnosis.finding import Finding, Possibility, Way
-from rankscope.diagnosis.rules.divergence.call_facts import message, message_suspect, suspect
+from rankscope.diagnosis.finding import Finding, Possibility, Suspect, Way
+from rankscope.diagnosis.rules.divergence.call_facts import message, message_suspect, suspect, waits_in
 from rankscope.diagnosis.source.reader import CodeReader
 from rankscope.diagnosis.timeline import POINT_TO_POINT
 from rankscope.diagnosis.wait_graph import State, WaitGraph
@@ -115,7 +115,7 @@ def message_missing(graph: WaitGraph, knot: frozenset[int]) -> Finding | None:
             outcome="hang",
             cause="collective-skipped",
             certainty="proven",
-            culprits=() if short is None else (message_suspect(peer),),
+            culprits=() if short is None else (_short_at(peer),),
             summary=missing,
             because=(*waits, missing, *(() if short is None else (short,))),
             fix=(Advice("same-messages"),),
@@ -141,15 +141,37 @@ def _often_before(state: State) -> bool:
 
 def _short_round(state: State) -> FewerMessages | None:
     """The last whole run of equal messages, where it is shorter than all such runs before."""
-    calls = state.seen.progress.calls if state.seen is not None and state.seen.progress is not None else ()
-    made = [call for call in calls if call.depth == 0 and call.op in POINT_TO_POINT]
-    runs = [(key, len(list(group))) for key, group in groupby(made, key=lambda call: (call.op, call.peer))]
-    if len(runs) < 2:
+    runs = _runs(state)
+    # A rank that waits in a message is in the middle of its last run; one that has gone on has ended it.
+    last = len(runs) - (1 if _gone_on(state) else 2)
+    if last < 1:
         return None
-    (op, peer), count = runs[-2]
-    habits = Counter(length for key, length in runs[1:-2] if key == (op, peer))
+    (op, peer), length = runs[last][0], len(runs[last][1])
+    habits = Counter(len(made) for key, made in runs[1:last] if key == (op, peer))
     if len(habits) != 1 or sum(habits.values()) < _LEAST_HABIT:
         return None
     usual = next(iter(habits))
     at = message(state).where if state.wait is not None else None
-    return FewerMessages(state.rank, op, peer, count, usual, at) if count < usual else None
+    return FewerMessages(state.rank, op, peer, length, usual, at) if length < usual else None
+
+
+def _runs(state: State) -> list[tuple[tuple[str, int], list[Call]]]:
+    """Messages of one kind in a row; of a rank that has gone on to a collective, between two collectives."""
+    calls = state.seen.progress.calls if state.seen is not None and state.seen.progress is not None else ()
+    made = [call for call in calls if call.depth == 0 and (call.op in POINT_TO_POINT or _gone_on(state))]
+    made = [call for call in made if call.op != "Work.wait"]
+    runs = [(key, list(group)) for key, group in groupby(made, key=lambda call: (call.op, call.peer))]
+    return [(key, group) for key, group in runs if key[0] in POINT_TO_POINT]
+
+
+def _gone_on(state: State) -> bool:
+    """It waits in a collective on its GPU: all its messages were enqueued before."""
+    event = state.wait.event if state.wait is not None else None
+    return event is not None and event.backend == "nccl" and not event.messages
+
+
+def _short_at(state: State) -> Suspect:
+    """Named with the line of its messages, where the program has run on far beyond them."""
+    runs = _runs(state)
+    site = runs[-1][1][-1].site if _gone_on(state) and runs else ()
+    return suspect(state, waits_in(state), views.where(site[0])) if site else message_suspect(state)

@@ -8,6 +8,7 @@ from rankscope.diagnosis.registry import rule
 from rankscope.diagnosis.rules.divergence.deadlock import explain_deadlock
 from rankscope.diagnosis.rules.divergence.ended_apart import explain_skipped_before_end
 from rankscope.diagnosis.rules.divergence.paired import explain_paired_call
+from rankscope.diagnosis.rules.divergence.wrong_pairing import explain_wrong_pairing, stuck_since
 
 
 @rule("collective-skipped", "collective-mismatch", "group-order-cycle", "uneven-data")
@@ -15,7 +16,10 @@ def deadlock(case: Case) -> Finding | None:
     """Ranks that wait for one another and can never go on."""
     if not case.knot or case.endings.origin is not None or case.left:
         return None
-    return explain_deadlock(case.graph, case.evidence)
+    found = explain_deadlock(case.graph, case.evidence)
+    if found.cause not in ("collective-skipped", "collective-mismatch", "uneven-data"):
+        return found
+    return stuck_since(explain_wrong_pairing(case), found, case)
 
 
 @rule("collective-skipped")
@@ -34,3 +38,9 @@ def paired_with_another(case: Case) -> Finding | None:
     if not case.left or case.endings.origin is not None:
         return None
     return explain_paired_call(case.graph, case.evidence, "proven")
+
+
+@rule("collective-skipped", "collective-mismatch", "uneven-data")
+def wrong_pairing(case: Case) -> Finding | None:
+    """Calls that do not belong together were paired, and the job went on."""
+    return explain_wrong_pairing(case)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rankscope.diagnosis.case import Case
 from rankscope.diagnosis.finding import Finding
 from rankscope.diagnosis.registry import rule
+from rankscope.diagnosis.rules.divergence.wrong_pairing import explain_wrong_pairing
 from rankscope.diagnosis.rules.numbers.non_finite import explain_non_finite
 from rankscope.diagnosis.rules.numbers.replicas import explain_diverged
 from rankscope.diagnosis.rules.numbers.stragglers import (
@@ -29,8 +30,9 @@ def non_finite(case: Case) -> Finding | None:
 
 @rule("parameters-diverged")
 def replicas_differ(case: Case) -> Finding | None:
-    """Replicas that must agree no longer do; bad numbers explain that themselves."""
-    return explain_diverged(case.evidence) if explain_non_finite(case.evidence) is None else None
+    """Replicas that must agree no longer do; bad numbers explain that themselves, and so do wrong pairings."""
+    found = explain_diverged(case.evidence) if explain_non_finite(case.evidence) is None else None
+    return None if found is None or explain_wrong_pairing(case) is not None else found
 
 
 @rule("slow-rank")

@@ -5,10 +5,21 @@ from __future__ import annotations
 import re
 
 from rankscope.diagnosis.advice import Advice
-from rankscope.diagnosis.facts.standing import AwaitsGpu, DriverSilent, GpuUse, NotRuledOut, XidReported
-from rankscope.diagnosis.finding import Possibility
+from rankscope.diagnosis.facts.standing import (
+    AwaitsGpu,
+    Does,
+    DriverSilent,
+    GpuBehind,
+    GpuUse,
+    NotRuledOut,
+    Works,
+    XidReported,
+)
+from rankscope.diagnosis.finding import Finding, Possibility
+from rankscope.diagnosis.rank_wait import Wait
+from rankscope.diagnosis.record import read_record
 from rankscope.diagnosis.rules.standing.frames import above_user, in_module, source_line
-from rankscope.diagnosis.rules.standing.stand import Stand, busy, movement
+from rankscope.diagnosis.rules.standing.stand import Stand, busy, finding_of, movement
 from rankscope.diagnosis.views import current_where, innermost_user_frame, newest_main_thread, same_stack
 from rankscope.evidence.model import Evidence, Gpu, HostEvidence, RankEvidence
 
@@ -28,11 +39,10 @@ def gpu_stuck(rank: RankEvidence, evidence: Evidence) -> Stand | None:
     faults = xid_lines(rank, evidence)
     silent = "no answer" in host.missing.get("gpus", "") or any(gpu.name.endswith("not answer") for gpu in host.gpus)
     own = _own_gpu(rank, host)
-    idle = own is not None and own.utilization_percent == 0
-    if not faults and not silent and (busy(rank) and not idle):
+    if not faults and not silent and not _at_fault(rank, own):
         return None
     at = current_where(rank)
-    use = GpuUse(own.index, own.name, own.utilization_percent) if own and own.utilization_percent is not None else None
+    use = _use(own)
     return Stand(
         cause="gpu-stuck",
         at=at,
@@ -52,6 +62,82 @@ def gpu_stuck(rank: RankEvidence, evidence: Evidence) -> Stand | None:
         summary=AwaitsGpu(rank.rank, at),
         references=("NVIDIA/nccl#1063",),
     )
+
+
+def _at_fault(rank: RankEvidence, own: Gpu | None) -> bool:
+    """Whether the GPU itself is what the rank waits for. One that holds a collective waits for another rank; where the
+    calls are not known, only one that holds no kernel at all is sure not to."""
+    idle = own is not None and own.utilization_percent == 0
+    if not rank.collectives:
+        return idle
+    record = read_record(rank)
+    if not all(record.done(entry) for entry in rank.collectives):
+        return False
+    return idle or not busy(rank) or (own is not None and own.work is not None and own.work.working() is False)
+
+
+def explain_held_up(rank: RankEvidence, wait: Wait, evidence: Evidence, waiters: tuple[int, ...]) -> Finding:
+    """A rank whose GPU has not begun a collective that the GPUs of others stand in: a kernel of its own runs on. One
+    that computes is at work; one that does not, or of which nothing tells, is stuck once it takes too long."""
+    assert wait.event is not None
+    host = next((host for host in evidence.hosts if host.host == rank.host), None)
+    own = _own_gpu(rank, host) if host is not None else None
+    at = current_where(rank)
+    held = evidence.collected_at - wait.event.at
+    late = GpuBehind(rank.rank, wait.op, wait.seq, held, waiters)
+    works = own is not None and own.work is not None and own.work.working() is True and _alone_on(own, rank, evidence)
+    if works:
+        doing = Works(at, "gpu")
+        return finding_of(
+            Stand(
+                cause="slow-rank",
+                at=at,
+                doing=doing,
+                because=(late, *_uses(own)),
+                fix=(Advice("let-it-work"), Advice("split-the-work")),
+                alternatives=(Possibility("gpu-stuck", "possible", NotRuledOut("endless-kernel")),),
+                summary=Does(rank.rank, doing),
+                certainty="likely",
+                outcome="slow",
+            ),
+            rank,
+            evidence,
+            waiters,
+        )
+    long = evidence.stall_after_s is not None and held >= evidence.stall_after_s
+    return finding_of(
+        Stand(
+            cause="gpu-stuck",
+            at=at,
+            doing=AwaitsGpu(rank.rank, at),
+            because=(late, *xid_lines(rank, evidence), *_uses(own)),
+            fix=xid_fix(rank, evidence) or (_PROGRAM_FIX[0], _HARDWARE_FIX[0]),
+            alternatives=(Possibility("slow-rank", "possible", NotRuledOut("long-kernel")),),
+            certainty="likely" if long else "possible",
+            summary=AwaitsGpu(rank.rank, at),
+            references=("NVIDIA/nccl#1063",),
+        ),
+        rank,
+        evidence,
+        waiters,
+    )
+
+
+def _use(gpu: Gpu | None) -> GpuUse | None:
+    if gpu is None or gpu.utilization_percent is None:
+        return None
+    return GpuUse(gpu.index, gpu.name, gpu.utilization_percent, None if gpu.work is None else gpu.work.working())
+
+
+def _uses(gpu: Gpu | None) -> tuple[GpuUse, ...]:
+    use = _use(gpu)
+    return () if use is None else (use,)
+
+
+def _alone_on(gpu: Gpu, rank: RankEvidence, evidence: Evidence) -> bool:
+    """What a GPU does speaks for a rank only where no other rank uses it."""
+    others = {seen.pid for seen in evidence.ranks if seen.host == rank.host and seen.rank != rank.rank}
+    return not others & set(gpu.pids)
 
 
 def xid_lines(rank: RankEvidence, evidence: Evidence) -> tuple[XidReported, ...]:
@@ -81,12 +167,13 @@ def xid_fix(rank: RankEvidence, evidence: Evidence) -> tuple[Advice, ...]:
 
 
 def waits_for_busy_gpu(rank: RankEvidence, evidence: Evidence) -> bool:
-    """Its GPU works, and it waits for that: alive."""
+    """Its GPU works, and it waits for that: alive. A GPU that only holds a waiting kernel says 100 % as well: where its
+    counters tell that nothing is computed, it does not work."""
     host = next((host for host in evidence.hosts if host.host == rank.host), None)
     own = _own_gpu(rank, host) if host is not None else None
-    return (
-        host is not None and own is not None and bool(own.utilization_percent) and _waits_for_gpu(rank, evidence, host)
-    )
+    if host is None or own is None or (own.work is not None and own.work.working() is False):
+        return False
+    return bool(own.utilization_percent) and _waits_for_gpu(rank, evidence, host)
 
 
 def _own_gpu(rank: RankEvidence, host: HostEvidence) -> Gpu | None:

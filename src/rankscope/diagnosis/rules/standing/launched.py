@@ -41,14 +41,19 @@ def launched_apart(case: Case) -> Finding | None:
     if not apart:
         return None
     behind, ahead = launched.behind(), launched.ahead()
+    everybody = {rank for ranks in launched.counts.values() for rank in ranks}
+    if not _stand(ahead, case) or not all(_seen(rank, evidence) for rank in behind | launched.both()):
+        return None  # nobody waits, or for ranks of another machine, of which nothing is known but their counts
     free = _free(behind, case)
     if free:
         return _instead(free, launched, case)
-    everybody = {rank for ranks in launched.counts.values() for rank in ranks}
-    if _few(behind, everybody):
+    crossed = launched.both()
+    if not crossed and _few(behind, everybody):
         return _odd(behind, Behind(_sorted(behind), _of(behind, apart)), "collective-skipped", launched, case)
-    if _few(ahead, everybody) and all(_waits(rank, case) for rank in everybody - ahead):
+    if not crossed and _few(ahead, everybody) and all(_waits(rank, case) for rank in everybody - ahead):
         return _odd(ahead, Ahead(_sorted(ahead), _of(ahead, apart)), "collective-skipped", launched, case)
+    # Ranks with more of one thing and less of another went another way than somebody: who is only ahead or behind of
+    # them says nothing of who left the way.
     odd = _other_way(launched, everybody)
     if odd:
         return _odd(odd, OnOtherWay(_sorted(odd), apart[:2]), "collective-mismatch", launched, case)
@@ -65,6 +70,11 @@ def _waits(rank: int, case: Case) -> bool:
     if seen is None or views.same_stack(seen) is False:
         return False
     return device_wait(seen) is not None or case.graph.states[rank].kind == "waiting"
+
+
+def _stand(ahead: Collection[int], case: Case) -> bool:
+    """Those ahead wait, as far as they are seen."""
+    return all(_waits(rank, case) for rank in ahead if _seen(rank, case.evidence) is not None)
 
 
 def _free(behind: Collection[int], case: Case) -> tuple[int, ...]:
@@ -87,7 +97,7 @@ def _instead(ranks: tuple[int, ...], launched: Launched, case: Case) -> Finding 
     return replace(found, because=(*counts[:_MOST_SHOWN], *found.because), victims=others)
 
 
-def _odd(odd: Collection[int], what: Fact, cause: str, launched: Launched, case: Case) -> Finding:
+def _odd(odd: frozenset[int], what: Fact, cause: str, launched: Launched, case: Case) -> Finding:
     evidence = case.evidence
     victims = tuple(sorted({rank for ranks in launched.counts.values() for rank in ranks} - set(odd)))
     slow = any(device_works(seen, evidence) for seen in evidence.ranks if seen.rank in odd)
@@ -103,11 +113,15 @@ def _odd(odd: Collection[int], what: Fact, cause: str, launched: Launched, case:
     )
 
 
-def _certainty(odd: Collection[int], launched: Launched, case: Case) -> Certainty:
-    """Likely where the difference stood for long enough, nobody went on, and the GPUs are seen to do nothing; a GPU
-    that does not tell may be in a long kernel."""
-    idle = all(device_works(seen, case.evidence) is False for seen in case.evidence.ranks if seen.rank in odd)
-    return "likely" if idle and launched.over_s >= _LONG_ENOUGH_S else "possible"
+def _certainty(odd: frozenset[int], launched: Launched, case: Case) -> Certainty:
+    """Likely where the difference stood for long enough, the GPUs are seen to do nothing, and all stand on one line. A
+    GPU that does not tell may be in a long kernel; a rank on a line of its own may not have come to the call yet."""
+    seen = [each for each in case.evidence.ranks if each.rank in odd]
+    idle = len(seen) == len(odd) and all(device_works(each, case.evidence) is False for each in seen)
+    together = len({views.current_where(each) for each in case.evidence.ranks}) == 1
+    if not idle or launched.over_s < _LONG_ENOUGH_S:
+        return "possible"
+    return "likely" if together or odd <= launched.ahead() else "possible"
 
 
 def _suspect(rank: int, what: Fact, evidence: Evidence) -> Suspect:

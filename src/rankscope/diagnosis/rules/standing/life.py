@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rankscope.diagnosis.views import main_thread
-from rankscope.evidence.model import Frame, ProcessSample, RankEvidence
+from rankscope.diagnosis.views import main_thread, same_stack
+from rankscope.evidence.model import Evidence, Frame, Gpu, ProcessSample, RankEvidence
 
 _WORK_A_WAKE_S = 0.001
 """Processor time of the main thread for each time it wakes: a test of a condition takes a tenth of it at most."""
@@ -52,6 +52,31 @@ def lines_changed(rank: RankEvidence) -> bool:
     """The user's code went on from one line to another between looks; what a library does beneath is not asked."""
     seen = {tuple((frame.file, frame.line) for frame in frames) for frames in recent_lines(rank)}
     return len(seen) > 1
+
+
+def seen_alive(rank: RankEvidence, evidence: Evidence) -> bool:
+    """One look saw the rank get on: its program moved from line to line, or the GPU that it uses computed. A GPU speaks
+    for its users where all of them are ranks of this job; of strangers' work it tells nothing."""
+    return (
+        same_stack(rank) is False
+        or lines_changed(rank)
+        or any(_computes(gpu, rank, evidence) for gpu in _gpus(rank, evidence))
+    )
+
+
+def _gpus(rank: RankEvidence, evidence: Evidence) -> tuple[Gpu, ...]:
+    pids = {rank.pid, *(child.pid for child in rank.children)}
+    return tuple(gpu for host in evidence.hosts if host.host == rank.host for gpu in host.gpus if pids & set(gpu.pids))
+
+
+def _computes(gpu: Gpu, rank: RankEvidence, evidence: Evidence) -> bool:
+    own = {
+        pid
+        for seen in evidence.ranks
+        if seen.host == rank.host
+        for pid in (seen.pid, *(child.pid for child in seen.children))
+    }
+    return gpu.work is not None and gpu.work.working() is True and set(gpu.pids) <= own
 
 
 def _since(rank: RankEvidence, now: float, times: tuple[float, ...]) -> float:

@@ -38,10 +38,14 @@ def explain_standing(rank: RankEvidence, evidence: Evidence, waiters: tuple[int,
 
 def _stand(rank: RankEvidence, evidence: Evidence) -> Stand:
     # These tell life from death by other signs than the rank's own.
-    held = (frozen(rank), loader_stuck(rank, evidence), thread_alive(rank, evidence), gpu_stuck(rank, evidence))
+    held = (frozen(rank), loader_stuck(rank, evidence), thread_alive(rank, evidence))
     first = next((stand for stand in held if stand is not None), None)
     if first is not None:
         return first
+    waits = gpu_stuck(rank, evidence)
+    if waits is not None:
+        # A loop of small kernels that reads each result leaves no trace in the GPU's counters.
+        return waits if waits.certainty is not None else endless_loop(rank, evidence) or waits
     if works(rank, evidence):
         return endless_loop(rank, evidence) or at_work(rank, evidence)
     return _of_still(rank, evidence)

@@ -22,12 +22,14 @@ from rankscope.diagnosis.facts.roots import (
 from rankscope.diagnosis.finding import Finding
 from rankscope.diagnosis.rank_wait import just_entered
 from rankscope.diagnosis.rules.crashes.endings import Endings
+from rankscope.diagnosis.rules.crashes.known_errors import recognise_lines
 from rankscope.diagnosis.rules.divergence.paired import explain_paired_call
 from rankscope.diagnosis.rules.offline.stacks_only import explain_parted
 from rankscope.diagnosis.rules.setup.store_keys import awaited_key, explain_key_wait
+from rankscope.diagnosis.rules.standing.gpu import explain_held_up
 from rankscope.diagnosis.rules.standing.readings import explain_standing
 from rankscope.diagnosis.verdict import Where
-from rankscope.diagnosis.wait_graph import State, WaitGraph
+from rankscope.diagnosis.wait_graph import State, WaitGraph, behind_its_own_work
 from rankscope.evidence.model import Evidence, RankEvidence
 
 
@@ -38,16 +40,7 @@ def explain_roots(evidence: Evidence, graph: WaitGraph, endings: Endings) -> Fin
         if not graph.waiting():
             return _all_still(evidence)
         return explain_parted(graph, evidence) or _all_wait(evidence, graph)
-    found = []
-    for rank in roots:
-        state = graph.states[rank]
-        if state.seen is None or just_entered(state.seen, evidence):
-            continue
-        if (key := awaited_key(state)) is not None:
-            found.append(explain_key_wait(state.seen, key, evidence, graph.waiters_of(rank)))
-        if state.kind != "elsewhere":
-            continue
-        found.append(explain_standing(state.seen, evidence, graph.waiters_of(rank)))
+    found = [finding for rank in roots for finding in _of_root(graph.states[rank], evidence, graph)]
     unknown = [graph.states[rank] for rank in roots if graph.states[rank].kind == "unknown"]
     if any(state.seen is not None and _goes_on(state.seen) for state in unknown):
         return None  # it goes on, and may come to what the others wait in at any moment
@@ -62,10 +55,25 @@ def explain_roots(evidence: Evidence, graph: WaitGraph, endings: Endings) -> Fin
     paired = explain_paired_call(graph, evidence, first.certainty) if first.outcome == "hang" else None
     if paired is not None:
         return paired
-    if endings.victims and first.outcome == "slow":
-        return _timed_out(first, endings)
+    late = tuple(endings.victims) or tuple(seen.rank for seen in evidence.ranks if _gave_up(seen))
+    if late and first.outcome == "slow":
+        return _timed_out(first, late)
     alike = [each for each in stuck[1:] if (each.cause, each.certainty) == (first.cause, first.certainty)]
     return merged(first, alike)
+
+
+def _of_root(state: State, evidence: Evidence, graph: WaitGraph) -> list[Finding]:
+    if state.seen is None or just_entered(state.seen, evidence):
+        return []
+    waiters = graph.waiters_of(state.rank)
+    found = []
+    if (key := awaited_key(state)) is not None:
+        found.append(explain_key_wait(state.seen, key, evidence, waiters))
+    if state.wait is not None and behind_its_own_work(state.wait):
+        found.append(explain_held_up(state.seen, state.wait, evidence, waiters))
+    if state.kind == "elsewhere":
+        found.append(explain_standing(state.seen, evidence, waiters))
+    return found
 
 
 def _weight(finding: Finding) -> tuple[bool, int]:
@@ -142,9 +150,14 @@ def _asleep(finding: Finding, living: list[RankEvidence]) -> bool:
     )
 
 
-def _timed_out(finding: Finding, endings: Endings) -> Finding:
+def _gave_up(seen: RankEvidence) -> bool:
+    """Torch's watchdog in this rank, which still lives, has given its collective up."""
+    known = recognise_lines(seen.error_tail, ("victim",)) if seen.exit is None else None
+    return known is not None and known.name == "collective-timeout"
+
+
+def _timed_out(finding: Finding, victims: tuple[int, ...]) -> Finding:
     """The awaited rank was at work; the others' own time limit ended the job."""
-    victims = tuple(endings.victims)
     return replace(
         finding,
         outcome="hang",

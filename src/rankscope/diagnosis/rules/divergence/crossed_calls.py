@@ -1,0 +1,75 @@
+"""Calls of equal operation and size that were paired: whether they mean different things, by source and rhythm."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from rankscope.diagnosis.divergence import Divergence, Side, event_of
+from rankscope.diagnosis.source.reader import CodeReader
+from rankscope.diagnosis.timeline import Event
+from rankscope.diagnosis.wait_graph import State
+from rankscope.evidence.model import Frame
+
+_ROUNDS = 20
+"""So many of the newest rounds tell a rank's rhythm."""
+_LEAST_ROUNDS = 5
+_EARLY = 0.5
+"""Of the shortest round: a call that comes sooner than that belongs to the same round as the one before it."""
+
+
+def call_before(odd: Side, usual: Side, divergence: Divergence, states: dict[int, State], code: CodeReader) -> bool:
+    """The odd ranks made a call on the way to the usual one, which they then made too, in the same round: one more."""
+    ways = _parted_frames(odd, usual)
+    if ways is None or not code.flows_on(*ways):
+        return False
+    for rank in odd.ranks:
+        here, next_ = (event_of(states[rank], divergence.group, divergence.seq + n) for n in (0, 1))
+        if here is None or next_ is None or next_.site != usual.site:
+            return False
+        shortest = _shortest_round(states[rank], divergence, usual)
+        if shortest is None or next_.at - here.at > _EARLY * shortest:
+            return False
+    return True
+
+
+def _parted_frames(odd: Side, usual: Side) -> tuple[Frame, Frame] | None:
+    """The outermost frames on which the two ways differ."""
+    for mine, theirs in zip(reversed(odd.site), reversed(usual.site), strict=False):
+        if (mine.file, mine.line) != (theirs.file, theirs.line):
+            return mine, theirs
+    return None
+
+
+def _shortest_round(state: State, divergence: Divergence, usual: Side) -> float | None:
+    """Between two usual calls of the rank, before it went another way; None where it had made too few."""
+    events = state.timeline.events.get(divergence.group, {}) if state.timeline is not None else {}
+    before = [events.get(seq) for seq in range(max(1, divergence.seq - _ROUNDS), divergence.seq)]
+    gaps = [
+        two.at - one.at
+        for one, two in pairwise(before)
+        if one is not None and two is not None and one.site == two.site == usual.site
+    ]
+    return min(gaps) if len(gaps) >= _LEAST_ROUNDS else None
+
+
+def crossed(odd: Side, usual: Side, divergence: Divergence, states: dict[int, State], code: CodeReader) -> bool:
+    """Two calls in a row came in the other order on the odd ranks: what the one made first, the other made second."""
+    group, seq = divergence.group, divergence.seq
+    pairs = [[event_of(states[side.ranks[0]], group, place) for place in (seq, seq + 1)] for side in (odd, usual)]
+    (mine, my_next), (theirs, their_next) = pairs
+    if mine is None or my_next is None or theirs is None or their_next is None:
+        return False
+    events = (mine, my_next, theirs, their_next)
+    labels = [[_line(event) for event in events], [_way(event) for event in events]]
+    if code.opposite_branches(mine.site, theirs.site) and code.opposite_branches(my_next.site, their_next.site):
+        labels.append([code.tensor_at(event.site[0]) for event in events])
+    return any(all(each) and each[0] == each[3] and each[1] == each[2] and each[0] != each[1] for each in labels)
+
+
+def _line(event: Event) -> str:
+    """Where the call itself is made, as in functions that are called in another order."""
+    return f"{event.site[0].file}:{event.site[0].line}" if event.site else ""
+
+
+def _way(event: Event) -> str:
+    return " ".join(f"{frame.file}:{frame.line}" for frame in event.site)

@@ -1,0 +1,1 @@
+"""The incident page: one file that is read in any browser and asks nobody for anything."""

@@ -1,0 +1,201 @@
+"""Incident → `report.html`: one file with its own style and script, readable without the latter."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import time
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup, escape
+
+from rankscope import __version__
+from rankscope.evidence.model import Thread
+from rankscope.mask import mask_arguments, mask_text
+from rankscope.report.markdown import markdown
+from rankscope.report.phrases import duration, plain
+from rankscope.report.views import tables
+from rankscope.report.views.calls import call_diff
+from rankscope.report.views.excerpts import excerpts
+from rankscope.report.views.incident import Incident
+from rankscope.report.views.stacks import stack_tree
+from rankscope.report.views.strips import WORDS, timings
+from rankscope.report.views.text import place, rank_ranges, shown
+from rankscope.report.views.waits import NODE_WIDTH, wait_picture
+from rankscope.report.words.phrases import ranks_text
+
+FILE_NAME = "report.html"
+_TEMPLATES = Path(__file__).parent / "templates"
+_FAULTS = {
+    "last progress": "the culprit's last progress",
+    "failed": "when the culprit failed",
+    "left": "when the culprit left",
+    "not finite": "the first value that was not finite",
+}
+"""What the mark in the strips signifies."""
+
+
+def render_page(incident: Incident) -> str:
+    """Everything the job wrote is in it as text; the page may load nothing and run nothing but its own script."""
+    style, script = _own("style.css"), _own("page.js")
+    values = {**_verdict(incident), **_pictures(incident), **_rest(incident)}
+    values["sections"] = _sections(values)
+    return (
+        _templates()
+        .get_template("page.html")
+        .render(
+            **values,
+            policy=_policy(style, script),
+            style=Markup(style),
+            script=Markup(script),
+            version=__version__,
+            markdown=markdown(incident),
+            phase_words=WORDS,
+            fault_words=_FAULTS,
+            node_width=NODE_WIDTH,
+        )
+    )
+
+
+def _policy(style: str, script: str) -> str:
+    return (
+        "default-src 'none'; base-uri 'none'; form-action 'none'; "
+        f"style-src '{_hash(style)}'; script-src '{_hash(script)}'"
+    )
+
+
+def _hash(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+@cache
+def _own(name: str) -> str:
+    text = (_TEMPLATES / name).read_text(encoding="utf-8").strip()
+    assert "</" not in text, f"{name} would end its own element"
+    return text
+
+
+@lru_cache(maxsize=1)
+def _templates() -> jinja2.Environment:
+    made = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters.update(place=place, ranges=rank_ranges, ranks=ranks_text, shown=shown, prose=_prose)
+    return made
+
+
+def _prose(text: str) -> Markup:
+    """A sentence of ours, which may quote the job: what stands in backticks is set as code."""
+    pieces = plain(mask_text(text)).split("`")
+    if len(pieces) % 2 == 0:
+        return escape("`".join(pieces))
+    return Markup().join(
+        Markup("<code>{}</code>").format(piece) if at % 2 else escape(piece) for at, piece in enumerate(pieces)
+    )
+
+
+def _verdict(incident: Incident) -> dict[str, Any]:
+    verdict = incident.verdict
+    tags = [verdict.certainty if verdict.cause is not None else "", verdict.cause or ""]
+    if verdict.detected_after_s is not None and verdict.detected_after_s >= 0.05:
+        tags.append(f"seen {duration(verdict.detected_after_s)} after the last progress")
+    retry = {"yes": "a retry may pass", "elsewhere": "retry elsewhere", "no": "a retry will not help"}
+    tags.append(retry.get(verdict.retry, "") if verdict.cause is not None else "")
+    return {
+        "outcome": verdict.outcome.upper(),
+        "tone": "well" if verdict.outcome == "ok" else "bad",
+        "tags": list(filter(None, tags)),
+        "headline": plain(mask_text(verdict.headline)),
+        "excerpts": excerpts(incident),
+        "fix": verdict.fix,
+        "because": verdict.because,
+        "alternatives": verdict.alternatives[:5],
+        "next": verdict.next,
+        "references": tuple(map(plain, verdict.references)),
+        "meta": _meta(incident),
+    }
+
+
+def _pictures(incident: Incident) -> dict[str, Any]:
+    of, threads = _other_threads(incident)
+    return {
+        "tree": stack_tree(incident),
+        "threads_of": of,
+        "threads": threads,
+        "diff": call_diff(incident),
+        "waits": wait_picture(incident),
+        "times": timings(incident),
+    }
+
+
+def _rest(incident: Incident) -> dict[str, Any]:
+    return {
+        "ranks_table": tables.rank_rows(incident),
+        "stages": tables.stage_rows(incident),
+        "variables": tables.differing_variables(incident),
+        "hosts": tables.host_rows(incident),
+        "outputs": tables.outputs(incident),
+        "notes": tables.notes(incident),
+        "about": _about(incident),
+        "made_at": _clock(time.time()),
+    }
+
+
+def _sections(values: dict[str, Any]) -> list[tuple[str, str]]:
+    """What there is to jump to."""
+    known = (
+        ("stacks", "Stacks", values["tree"].branches or values["tree"].unknown),
+        ("calls", "Calls", values["diff"]),
+        ("waits", "Waits", values["waits"]),
+        ("time", "Time", values["times"]),
+        ("ranks", "Ranks", values["ranks_table"]),
+        ("machines", "Machines", values["hosts"]),
+        ("output", "Output", values["outputs"]),
+        ("notes", "Notes", values["notes"]),
+    )
+    return [(name, title) for name, title, there in known if there]
+
+
+def _other_threads(incident: Incident) -> tuple[int, tuple[Thread, ...]]:
+    """Of the first culprit: those that are in the user's own code, or hold the interpreter lock."""
+    for rank in sorted(incident.culprits):
+        seen = incident.seen.get(rank)
+        if seen is not None and seen.stacks:
+            threads = [thread for thread in seen.stacks[-1].threads if not thread.main]
+            told = [each for each in threads if each.owns_gil or any(frame.user for frame in each.frames)]
+            return rank, tuple(told[:12])
+    return -1, ()
+
+
+def _meta(incident: Incident) -> list[str]:
+    verdict, evidence = incident.verdict, incident.evidence
+    count = verdict.world_size or len(evidence.ranks)
+    facts = [f"{count:,} rank{'' if count == 1 else 's'}"]
+    if evidence.hosts and len(evidence.hosts) > 1:
+        facts.append(f"{len(evidence.hosts)} machines")
+    began = verdict.started_at or evidence.started_at
+    if began:
+        facts.append(_clock(began))
+    if verdict.started_at is not None and verdict.ended_at is not None:
+        facts.append(f"ran {duration(verdict.ended_at - verdict.started_at)}")
+    if evidence.attempt:
+        facts.append(f"attempt {evidence.attempt + 1}")
+    return facts
+
+
+def _about(incident: Incident) -> list[tuple[str, str]]:
+    evidence = incident.evidence
+    facts = [("command", shown(" ".join(mask_arguments(evidence.command)), 1000))] if evidence.command else []
+    facts += [(shown(name, 40), shown(mask_text(text), 200)) for name, text in evidence.versions.items()]
+    return facts
+
+
+def _clock(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(at))

@@ -1,0 +1,55 @@
+"use strict";
+(() => {
+  const button = document.getElementById("copy");
+  const text = document.getElementById("markdown");
+  if (button && text) {
+    button.hidden = false;
+    const said = button.textContent;
+    const tell = (words) => {
+      button.textContent = words;
+      setTimeout(() => { button.textContent = said; }, 2000);
+    };
+    // Where the clipboard is not given to pages, a selection still can be copied.
+    const bySelection = () => {
+      text.closest("details").open = true;
+      const range = document.createRange();
+      range.selectNodeContents(text);
+      const selection = getSelection();
+      selection.removeAllRanges();
+      selection.addRange(range);
+      tell(document.execCommand("copy") ? "Copied" : "Selected: press Ctrl-C");
+    };
+    button.addEventListener("click", () => {
+      if (!navigator.clipboard) { bySelection(); return; }
+      navigator.clipboard.writeText(text.textContent).then(() => tell("Copied"), bySelection);
+    });
+  }
+
+  const search = document.getElementById("search");
+  const field = document.getElementById("find");
+  if (search && field) {
+    search.hidden = false;
+    const found = document.getElementById("found");
+    const outputs = [...document.querySelectorAll("details.output")].map((box) => ({
+      box, open: box.open, lines: [...box.querySelectorAll("pre span")],
+    }));
+    let pending = 0;
+    const look = () => {
+      const wanted = field.value.toLowerCase();
+      let hits = 0;
+      for (const { box, open, lines } of outputs) {
+        let here = 0;
+        for (const line of lines) {
+          const hit = wanted !== "" && line.textContent.toLowerCase().includes(wanted);
+          line.classList.toggle("hit", hit);
+          here += hit ? 1 : 0;
+        }
+        hits += here;
+        box.classList.toggle("miss", wanted !== "" && here === 0);
+        box.open = wanted === "" ? open : here > 0;
+      }
+      found.textContent = wanted === "" ? "" : `${hits} line${hits === 1 ? "" : "s"}`;
+    };
+    field.addEventListener("input", () => { clearTimeout(pending); pending = setTimeout(look, 80); });
+  }
+})();

@@ -1,0 +1,130 @@
+"""`rankscope report`: the incident page, or the same in another form, from whatever `diagnose` can read."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from rankscope.diagnosis.codec import verdict_to_json
+from rankscope.errors import UsageError
+from rankscope.evidence.readers.run_folder import is_run_folder
+from rankscope.private_files import write_private
+from rankscope.report.again import tell_refused, verdict_on
+from rankscope.report.phrases import short_path
+
+if TYPE_CHECKING:
+    from rankscope.report.views.incident import Incident
+
+_DESCRIPTION = """\
+Make the page of an incident again, with today's rules: verdict, source lines, merged stacks, calls side by side, who
+waits for whom, time, output. One file, which asks nobody for anything. PATH is whatever `rankscope diagnose` takes.
+
+  html         report.html (the default): in the folder of the run, else in this one
+  md           markdown, to be pasted into an issue
+  text, json   the verdict as `rankscope diagnose` prints it
+  trace        rank x time and collectives, for Perfetto or chrome://tracing
+  speedscope   the ranks' stacks, for speedscope
+
+All but html go to standard output, unless --output names a file.
+"""
+_EPILOG = """\
+examples:
+  rankscope report runs/1115-021233-train
+  rankscope report runs/1115-021233-train --format md | wl-copy
+  rankscope report /tmp/nccl_trace_rank_* --output incident.html
+  rankscope report runs/1115-021233-train --format trace --output trace.json
+
+exit code: 0 when the report was made, 2 for a mistake in the command
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (see 'rankscope report --help')")
+
+
+def report_command(arguments: list[str]) -> int:
+    """The verb: 0 when the report was made, whatever it says."""
+    parser = _Parser(
+        prog="rankscope report",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("path", nargs="+", metavar="PATH", help="a file or folder; - for standard input")
+    parser.add_argument("--format", choices=list(_FORMS), default="html", help="of the report (default: html)")
+    parser.add_argument("--output", metavar="FILE", help="where to write it; - for standard output")
+    chosen = parser.parse_args(arguments)
+    evidence, verdict = verdict_on(chosen.path)
+    tell_refused(verdict.refused)
+    from rankscope.report.live import say
+    from rankscope.report.views.incident import incident_of
+
+    data = _FORMS[chosen.format](incident_of(verdict, evidence))
+    output = chosen.output or (_usual_place(chosen.path) if chosen.format == "html" else "-")
+    if output == "-":
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+        return 0
+    try:
+        write_private(Path(output), data)
+    except OSError as error:
+        raise UsageError(f"'{output}' cannot be written: {error.strerror}") from error
+    say(f"{short_path(os.path.abspath(output))} ({len(data) / 1000:,.0f} kB)")
+    return 0
+
+
+def _usual_place(paths: list[str]) -> str:
+    from rankscope.report.html.page import FILE_NAME
+
+    only = Path(paths[0])
+    return str(only / FILE_NAME) if len(paths) == 1 and only.is_dir() and is_run_folder(only) else FILE_NAME
+
+
+def _html(incident: Incident) -> bytes:
+    from rankscope.report.html.page import render_page
+
+    return render_page(incident).encode()
+
+
+def _markdown(incident: Incident) -> bytes:
+    from rankscope.report.markdown import markdown
+
+    return markdown(incident).encode()
+
+
+def _text(incident: Incident) -> bytes:
+    from rankscope.report import terminal
+
+    return (terminal.render(incident.verdict, color=False, width=100, folder="") + "\n").encode()
+
+
+def _json(incident: Incident) -> bytes:
+    return verdict_to_json(incident.verdict)
+
+
+def _trace(incident: Incident) -> bytes:
+    from rankscope.report.trace import chrome_trace
+
+    return chrome_trace(incident)
+
+
+def _speedscope(incident: Incident) -> bytes:
+    from rankscope.report.trace import speedscope
+
+    return speedscope(incident)
+
+
+_FORMS: dict[str, Callable[[Incident], bytes]] = {
+    "html": _html,
+    "md": _markdown,
+    "text": _text,
+    "json": _json,
+    "trace": _trace,
+    "speedscope": _speedscope,
+}

@@ -1,0 +1,91 @@
+"""What a report is about: the verdict, and the case behind it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from rankscope.diagnosis import views
+from rankscope.diagnosis.case import Case, prepare
+from rankscope.diagnosis.verdict import Verdict, Where
+from rankscope.diagnosis.wait_graph import State
+from rankscope.evidence.model import Evidence, RankEvidence
+from rankscope.report.phrases import duration
+
+Role = Literal["culprit", "victim", "other"]
+
+
+@dataclass(frozen=True)
+class Incident:
+    verdict: Verdict
+    case: Case
+
+    @property
+    def evidence(self) -> Evidence:
+        return self.case.evidence
+
+    @cached_property
+    def culprits(self) -> frozenset[int]:
+        """Ranks that were never started among them, where those are to blame."""
+        named = {each.rank for each in self.verdict.culprits if each.rank is not None}
+        missing = any(each.rank is None and each.process == "rank" for each in self.verdict.culprits)
+        return frozenset(named | set(self.case.graph.absent if missing else ()))
+
+    @cached_property
+    def victims(self) -> frozenset[int]:
+        return frozenset(self.verdict.victims)
+
+    @cached_property
+    def seen(self) -> dict[int, RankEvidence]:
+        return {seen.rank: seen for seen in self.evidence.ranks}
+
+    def role(self, rank: int) -> Role:
+        if rank in self.culprits:
+            return "culprit"
+        return "victim" if rank in self.victims else "other"
+
+    def state(self, rank: int) -> State | None:
+        return self.case.graph.states.get(rank)
+
+    def where(self, rank: int) -> Where | None:
+        """The user's line at which the rank stands, or ended."""
+        state, seen = self.state(rank), self.seen.get(rank)
+        if state is not None and state.wait is not None and state.wait.site:
+            return views.where(state.wait.site[0])
+        if seen is None:
+            return None
+        if seen.exit is not None and seen.exceptions:
+            return views.where(views.innermost_user_frame(seen.exceptions[-1].frames))
+        return views.current_where(seen)
+
+
+def incident_of(verdict: Verdict, evidence: Evidence) -> Incident:
+    return Incident(verdict, prepare(evidence))
+
+
+def movement(seen: RankEvidence, *, waits: bool) -> tuple[str, str]:
+    """`moved`, `still`, `ended` or nothing, and the same in words. One that waits for others may spin: its processor
+    time is no movement."""
+    if seen.exit is not None:
+        return "ended", ended(seen.exit.code)
+    same = views.same_stack(seen)
+    if waits and same is not None:
+        return ("still", "same stack in all samples") if same else ("moved", "moved between samples")
+    if views.moving(seen):
+        return "moved", "moved between samples"
+    if seen.still_for_s is not None:
+        return "still", f"for {duration(seen.still_for_s)}"
+    return ("still", "same stack in all samples") if views.same_stack(seen) else ("", "")
+
+
+def ended(code: int) -> str:
+    """`exit code 1`, `killed by SIGKILL`."""
+    if code >= 0:
+        return f"exit code {code}"
+    import signal
+
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"

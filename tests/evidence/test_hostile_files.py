@@ -1,0 +1,172 @@
+"""Small files that ask for endless time or memory, and names that lead to something that is no file."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import flight_dumps as make
+import pytest
+
+from rankscope.errors import EvidenceError
+from rankscope.evidence.flight import as_shown, parse_flight_pickle
+from rankscope.evidence.model import SCHEMA, Evidence, Group, RankEvidence
+from rankscope.evidence.readers.gather import gather
+from rankscope.evidence.readers.in_child import within
+from rankscope.evidence.store import load_evidence, save_evidence
+
+
+def doubled(times: int = 40) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(times):
+        value = [value, value]
+    return value
+
+
+def doubled_tuple(times: int = 40) -> tuple[Any, ...]:
+    value: tuple[Any, ...] = ()
+    for _ in range(times):
+        value = (value, value)
+    return value
+
+
+def with_key_of_tuples() -> bytes:
+    """Hashing the key would take years: it is pickled as two dictionaries, and joined by hand."""
+    key = pickle.dumps(doubled_tuple(), protocol=2)[2:-1]
+    return b"\x80\x02}" + key + b"K\x01s."
+
+
+CALL = make.call(1)
+HOSTILE = {
+    "only lists": pickle.dumps(doubled(), protocol=2),
+    "entries": pickle.dumps({"entries": doubled()}, protocol=2),
+    "an entry": pickle.dumps({"entries": [doubled()]}, protocol=2),
+    "groups": pickle.dumps({"entries": [CALL], "pg_config": {"0": doubled()}}, protocol=2),
+    "ranks": pickle.dumps({"entries": [CALL], "pg_config": {"0": {"ranks": doubled(), "name": "0"}}}, protocol=2),
+    "description": pickle.dumps(
+        {"entries": [CALL], "pg_config": {"0": {"ranks": "[0]", "desc": doubled()}}}, protocol=2
+    ),
+    "status": pickle.dumps({"entries": [CALL], "pg_status": {"0": doubled()}}, protocol=2),
+    "version": pickle.dumps({"entries": [CALL], "version": doubled()}, protocol=2),
+    "pg_id": pickle.dumps({"entries": [{**CALL, "pg_id": doubled()}]}, protocol=2),
+    "state": pickle.dumps({"entries": [{**CALL, "state": doubled_tuple()}]}, protocol=2),
+    "frames": pickle.dumps({"entries": [{**CALL, "frames": [{"name": "f", "more": doubled()}]}] * 3}, protocol=2),
+    "sizes": pickle.dumps({"entries": [{**CALL, "input_sizes": doubled()}]}, protocol=2),
+    "group of a call": pickle.dumps({"entries": [{**CALL, "process_group": ["0", doubled()]}]}, protocol=2),
+    "a key": with_key_of_tuples(),
+    "large number": pickle.dumps({"entries": [{**CALL, "record_id": 1 << 200_000}]}, protocol=2),
+    "large version": pickle.dumps({"entries": [CALL], "version": 1 << 200_000}, protocol=2),
+    "large time": pickle.dumps({"entries": [{**CALL, "time_created_ns": -(1 << 200_000)}]}, protocol=2),
+    "many ranks": pickle.dumps(
+        {
+            "entries": [CALL],
+            "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": str(list(range(2_000_000)))}},
+        },
+        protocol=2,
+    ),
+    "far rank": pickle.dumps(
+        {
+            "entries": [CALL],
+            "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 9223372036854775806]"}},
+        },
+        protocol=2,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_dump_is_refused_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr("rankscope.evidence.readers.dump_files._LEAST_TIME_S", 3.0)
+    path = tmp_path / "nccl_trace_rank_0"
+    path.write_bytes(HOSTILE[name])
+    begun, before = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    evidence = gather([str(path)])
+    assert time.monotonic() - begun < 20
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 400 << 10
+    assert [text for text in evidence.refused if "nccl_trace_rank_0" in text] or name == "state", evidence.refused
+    assert evidence.world_size <= 1
+
+
+@pytest.mark.parametrize("name", sorted(set(HOSTILE) - {"a key", "state", "version", "large version"}))
+def test_the_same_from_a_living_rank(name: str) -> None:
+    with pytest.raises(EvidenceError) as refused:
+        parse_flight_pickle(HOSTILE[name])
+    assert len(str(refused.value)) < 500
+
+
+def test_a_value_is_shown_in_a_few_words_whatever_it_is() -> None:
+    for value in (
+        doubled(),
+        doubled_tuple(),
+        1 << 200_000,
+        {"a": doubled()},
+        "x" * 10**6,
+        None,
+        1.5,
+        ValueError(doubled()),
+    ):
+        assert len(as_shown(value)) <= 60
+    assert as_shown(7) == "7"
+    assert as_shown(["a", 1]) == "['a', 1]"
+
+
+@pytest.mark.parametrize("verb", [["diagnose"], ["diagnose", "--json"]])
+def test_links_to_what_never_ends_are_refused_at_once(tmp_path: Path, verb: list[str]) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    links = ["/proc/kmsg", "/dev/zero", "/proc/self/mem", str(pipe)]
+    for number, target in enumerate(links):
+        (tmp_path / f"rank{number}.log").symlink_to(target)
+    (tmp_path / "evidence.json").symlink_to(pipe)
+    (tmp_path / "verdict.json").symlink_to(pipe)
+    for path in [tmp_path, *(tmp_path / f"rank{number}.log" for number in range(4)), tmp_path / "evidence.json"]:
+        ended = subprocess.run(
+            [sys.executable, "-m", "rankscope", *verb, str(path)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+        assert "Traceback" not in ended.stderr
+        assert ended.returncode != 0
+
+
+def test_folders_that_lead_back_to_themselves_come_to_an_end(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text('{"command": ["x"]}')
+    for name in "abcdef":
+        (tmp_path / name).symlink_to(tmp_path)
+    (tmp_path / "rank0.log").write_text("hello\n")
+    begun = time.monotonic()
+    gather([str(tmp_path)])
+    assert time.monotonic() - begun < 5
+
+
+@pytest.mark.parametrize("world", [10**12, -5])
+def test_saved_evidence_of_an_impossible_job_is_refused(tmp_path: Path, world: int) -> None:
+    save_evidence(Evidence(SCHEMA, 1.0, 0.0, "still", world, ()), tmp_path)
+    with pytest.raises(EvidenceError, match="no job has so many"):
+        load_evidence(tmp_path)
+
+
+def test_saved_evidence_with_an_impossible_group_is_refused(tmp_path: Path) -> None:
+    rank = RankEvidence(0, 0, "h", 1, 0.0, groups=(Group("0", "default_pg", (0, 10**15)),))
+    save_evidence(Evidence(SCHEMA, 1.0, 0.0, "still", 1, (rank,)), tmp_path)
+    with pytest.raises(EvidenceError, match="no job has so many"):
+        load_evidence(tmp_path)
+
+
+def test_a_reader_that_does_not_end_is_ended() -> None:
+    begun = time.monotonic()
+    with pytest.raises(TimeoutError):
+        within(0.5, lambda: hash(doubled_tuple()))
+    assert time.monotonic() - begun < 5
+    assert within(20.0, lambda: "answer" * 10**6) == "answer" * 10**6
+    with pytest.raises(EOFError):
+        within(20.0, lambda: os._exit(3))
