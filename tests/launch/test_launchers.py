@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -154,3 +155,13 @@ def test_job_that_its_launcher_restarts_is_watched_again(rankscope: Rankscope) -
     assert (ended.code, verdict["outcome"]) == (0, "ok")
     assert any("ValueError" in note for note in verdict["notes"])
     assert (run / "evidence/attempt_0").exists()
+
+
+def test_our_example_runs_under_the_launcher_that_injects_local_rank(rankscope: Rankscope) -> None:
+    example = Path(__file__).parents[2] / "examples/plain_ddp.py"
+    run = rankscope.folder / "run"
+    words = (sys.executable, "-m", "torch.distributed.launch", "--nproc-per-node=2", f"--master-port={free_port()}")
+    command = (*COMMAND, "watch", "--stages", "off", "--run-dir", run, "--", *words, example, "--debug")
+    ended = rankscope.command(*command).wait(100.0)
+    verdict = json.loads((run / "verdict.json").read_text())
+    assert (ended.code, verdict["outcome"]) == (0, "ok"), ended.err.decode()

@@ -98,9 +98,10 @@ class Told(Ends):
     ("ends", "stopped"),
     [
         ({1: (1, 10.0), 2: (-15, 10.1)}, {1: False, 2: True}),
-        ({1: (1, 10.1), 2: (-15, 10.0)}, {1: False, 2: True}),  # seen in the wrong order, at the same moment
+        ({1: (1, 10.01), 2: (-15, 10.0)}, {1: False, 2: True}),  # seen in the wrong order, at the same moment
         ({1: (-9, 10.0), 2: (-15, 10.1)}, {1: False, 2: True}),
-        ({1: (-9, 10.0), 2: (1, 10.1)}, {1: False, 2: False}),
+        ({1: (-9, 10.0), 2: (1, 10.01)}, {1: False, 2: False}),
+        ({1: (-15, 10.0), 2: (1, 10.1)}, {1: False, 2: False}),
         ({1: (0, 10.0), 2: (-15, 30.0)}, {1: False, 2: False}),
         ({1: (-15, 10.0), 2: (1, 30.0)}, {1: False, 2: False}),
     ],

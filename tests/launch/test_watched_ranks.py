@@ -18,9 +18,10 @@ def process(
     joined: tuple[int, int] | None = None,
     index: int = -1,
     age: float = 5.0,
+    alive: bool = True,
 ) -> Process:
     rank, world = joined or (-1, 0)
-    return Process(pid, Path(f"0-{pid}.page"), NOW - age, parent, told, by_torch, index, rank, world)
+    return Process(pid, Path(f"0-{pid}.page"), NOW - age, parent, told, by_torch, index, rank, world, alive)
 
 
 def found(*processes: Process) -> dict[int, int]:
@@ -81,3 +82,9 @@ def test_process_that_joined_beats_one_that_was_only_told() -> None:
     told = process(20, told=(0, 2, 0), by_torch=True, age=1.0)
     joined = process(19, joined=(0, 2), age=5.0)
     assert found(told, joined) == {0: 19}
+
+
+def test_restarted_rank_that_has_not_joined_yet_takes_the_place_of_the_dead_one() -> None:
+    dead = [process(20 + rank, told=(rank, 2, rank), by_torch=True, joined=(rank, 2), alive=False) for rank in (0, 1)]
+    new = [process(30 + rank, told=(rank, 2, rank), by_torch=True, age=1.0) for rank in (0, 1)]
+    assert found(*dead, *new) == {0: 30, 1: 31}

@@ -8,7 +8,7 @@ import subprocess
 import time
 from typing import Any
 
-from rankscope.errors import EvidenceError
+from rankscope.errors import EvidenceError, UsageError
 from rankscope.evidence.pages import read_heartbeat
 from rankscope.launch import passed_on
 from rankscope.launch.events import RanksStopped, Signalled, Started
@@ -23,6 +23,8 @@ _LATE_S = 20.0
 """A world that is not complete that long after its last rank: the rest is on other machines, or will never come."""
 _GRACE_OF_THE_STUCK_S = 5.0
 _LAST_RANKS_S = 3.0
+_CLOCK_S = 1.0
+"""How exactly the kernel's time of a start fits ours."""
 _LEFT_BEHIND_S = 15.0
 """After a rank has failed, its launcher has that long to end the others, before they are looked at: whoever makes no
 progress then waits for one that is dead."""
@@ -54,6 +56,9 @@ class CommandAgent:
         self._asked = True
         self._ends.wake()
 
+    def forgo_restarts(self) -> None:
+        """Whether somebody else's launcher restarts its ranks is its own affair."""
+
     def interrupt(self, number: int) -> None:
         self._signal = number
         self._ends.wake()
@@ -62,7 +67,10 @@ class CommandAgent:
         """Until the command has ended; its exit code, as a shell would tell it."""
         become_subreaper()
         # In a session of its own: a Ctrl-C must not reach the ranks before they were looked at.
-        self._command = subprocess.Popen(command, start_new_session=True)
+        try:
+            self._command = subprocess.Popen(command, start_new_session=True)
+        except OSError as error:
+            raise UsageError(f"'{command[0]}' cannot be started: {error.strerror}") from error
         for number in _SIGNALS:
             if signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, self._signalled)
@@ -104,6 +112,10 @@ class CommandAgent:
         if all(self._is_handed(rank) for rank in ranks):
             return
         others = [rank for rank in ranks if rank.rank in self._handed and not self._is_handed(rank)]
+        left_over = {rank.pid for rank in others if self._was_beside_it(rank)}
+        if left_over:
+            self._passed |= left_over
+            return
         replaced = [self._handed[rank.rank] for rank in others]
         if any(self._ends.of(old.pid) is None for old in replaced):
             self._note_other_job(ranks)
@@ -119,11 +131,17 @@ class CommandAgent:
         known = self._handed.get(rank.rank)
         return known is not None and known.pid == rank.pid
 
+    def _was_beside_it(self, rank: Rank) -> bool:
+        """It ran already when the rank of that number ended: something that the rank had started and left behind."""
+        ended = self._ends.of(self._handed[rank.rank].pid)
+        return ended is not None and rank.started_at < ended.at - _CLOCK_S
+
     def _note_other_job(self, ranks: list[Rank]) -> None:
-        """Two processes of the same number that both live are ranks of two jobs."""
-        others = {rank.pid for rank in ranks if rank.rank in self._handed and not self._is_handed(rank)}
-        self._passed |= others
-        self._job.note_problem("the command runs several jobs at once: only the first of them was watched")
+        """Two processes of the same number that both live and have joined are ranks of two jobs."""
+        others = [rank for rank in ranks if rank.rank in self._handed and not self._is_handed(rank)]
+        self._passed |= {rank.pid for rank in others}
+        if any(rank.joined for rank in others):
+            self._job.note_problem("the command runs several jobs at once: only the first of them was watched")
 
     def _hand_over(self, ranks: list[Rank]) -> None:
         first = not self._handed

@@ -8,11 +8,12 @@ from pathlib import Path
 from rankscope.evidence.model import Exit
 from rankscope.launch.job import Job, RankProcess
 from rankscope.launch.output import OutputPump
-from rankscope.launch.watched.ends import Ends
+from rankscope.launch.watched.ends import Ended, Ends
 
 _STOPS = frozenset({-signal.SIGTERM, -signal.SIGKILL, -signal.SIGINT, -signal.SIGHUP})
 """How launchers end the others once one has failed."""
-_SAME_MOMENT_S = 0.5
+_SAME_MOMENT_S = 0.02
+"""Ends that are seen together may be seen in the wrong order. Nobody kills with SIGKILL at once."""
 
 
 class WatchedJob(Job):
@@ -37,9 +38,10 @@ class WatchedJob(Job):
             key=lambda each: (each[1].code in _STOPS, each[1].at),
         )
         for process, end in fresh:
-            stopped = self.stopping or (end.code in _STOPS and self._failed_before(process, end.at))
+            stopped = self.stopping or (end.code in _STOPS and self._failed_before(process, end))
             process.exit = Exit(code=end.code, at=end.at, by_launcher=stopped)
 
-    def _failed_before(self, process: RankProcess, at: float) -> bool:
+    def _failed_before(self, process: RankProcess, end: Ended) -> bool:
         failed = [other.exit.at for other in self.failed() if other is not process and other.exit is not None]
-        return any(earlier < at + _SAME_MOMENT_S for earlier in failed)
+        latest = end.at if end.code == -signal.SIGKILL else end.at + _SAME_MOMENT_S
+        return any(earlier < latest for earlier in failed)

@@ -15,6 +15,7 @@ from rankscope.evidence.jobs import read_job_environment, told_rank
 from rankscope.probe import page as layout
 
 _SIDE_FILES = (".page", ".stacks", ".fatal", ".sock")
+_MOST_KEPT = 64
 UNSURE_S = 30.0
 """After which a process that only a scheduler calls a rank is taken for one, though nobody has joined a group."""
 
@@ -36,6 +37,7 @@ class Process:
     rank: int = -1
     world: int = 0
     """Both as it joined a process group; 0: not yet."""
+    alive: bool = True
 
     @property
     def joined(self) -> bool:
@@ -50,6 +52,8 @@ class Rank:
     pid: int
     started_at: float
     page: Path
+    joined: bool
+    """A process group; others are ranks by what they were told."""
 
 
 class Finder:
@@ -71,6 +75,7 @@ class Finder:
                 known = self._known[pid] = _first_look(pid, path)
             if not known.joined:
                 _read_identity(known)
+            known.alive = known.alive and os.path.exists(f"/proc/{pid}")
         self._sweep()
         return list(self._known.values())
 
@@ -79,13 +84,13 @@ class Finder:
         return ranks_among([process for process in self.look() if process.pid not in without], now)
 
     def _sweep(self) -> None:
-        """A command may start thousands of processes that are no ranks: their pages go when they have ended."""
-        for pid, process in list(self._known.items()):
-            if process.joined or process.told is not None or process.index >= 0 or os.path.exists(f"/proc/{pid}"):
-                continue
+        """A command may start thousands of processes that are no ranks: of those that have ended the newest stay."""
+        others = [each for each in self._known.values() if not each.joined and each.told is None and each.index < 0]
+        gone = [process for process in others if not process.alive]
+        for process in gone[:-_MOST_KEPT]:
             for suffix in _SIDE_FILES:
                 process.page.with_suffix(suffix).unlink(missing_ok=True)
-            del self._known[pid]
+            del self._known[process.pid]
 
 
 def _first_look(pid: int, path: Path) -> Process:
@@ -123,14 +128,23 @@ def ranks_among(processes: Iterable[Process], now: float) -> list[Rank]:
     """
     known = {process.pid: process for process in processes}
     found: dict[int, Process] = {}
-    for process in sorted(known.values(), key=lambda each: (each.joined, each.started_at)):
+    # The living come after the dead, who joined after who was only told, and the newest last.
+    for process in sorted(known.values(), key=lambda each: (each.alive, each.joined, each.started_at)):
         number = _number(process, known, now)
         if number is not None:
-            found[number] = process  # who joined comes after who was only told, the newest last
+            found[number] = process
     world = max((process.world or (process.told or (0, 0, 0))[1] for process in found.values()), default=0)
     found |= _by_elimination(found, known, world)
     return [
-        Rank(number, _local(process, number), max(world, len(found)), process.pid, process.started_at, process.page)
+        Rank(
+            rank=number,
+            local_rank=process.told[2] if process.told is not None else number,
+            world=max(world, len(found)),
+            pid=process.pid,
+            started_at=process.started_at,
+            page=process.page,
+            joined=process.joined,
+        )
         for number, process in sorted(found.items())
     ]
 
@@ -142,7 +156,7 @@ def _number(process: Process, known: dict[int, Process], now: float) -> int | No
     if any(ancestor.joined for ancestor in above):
         return None  # a loader's worker, or whatever else a rank starts
     if process.told is not None:
-        if any(ancestor.told is not None and ancestor.told[0] == process.told[0] for ancestor in above):
+        if any(_gave_its_number(ancestor, process) for ancestor in above):
             return None  # it has its number from its parent, which is the rank itself
         if process.by_torch or _has_joined(process, known) or now - process.started_at > UNSURE_S:
             return None if _launches(process, known) else process.told[0]
@@ -150,6 +164,13 @@ def _number(process: Process, known: dict[int, Process], now: float) -> int | No
     if process.index >= 0 and any(other.joined and other.parent == process.parent for other in known.values()):
         return process.index
     return None
+
+
+def _gave_its_number(ancestor: Process, process: Process) -> bool:
+    """Not where a launcher that a scheduler had numbered gave a number of torch's own, which may be the same one."""
+    if ancestor.told is None or process.told is None or (process.by_torch and not ancestor.by_torch):
+        return False
+    return ancestor.told[0] == process.told[0]
 
 
 def _has_joined(process: Process, known: dict[int, Process]) -> bool:
@@ -197,10 +218,6 @@ def _ancestors(process: Process, known: dict[int, Process]) -> list[int]:
         except (OSError, ProcessLookupError):
             break
     return found
-
-
-def _local(process: Process, number: int) -> int:
-    return process.told[2] if process.told is not None else number
 
 
 def is_complete(ranks: list[Rank]) -> bool:
