@@ -32,6 +32,7 @@ OURS = {
     "on_corrupt",
     "wait",
     "grace",
+    "restart_always",
 }
 
 

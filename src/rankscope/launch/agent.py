@@ -47,6 +47,9 @@ class ScopeAgent(LocalElasticAgent):
         self._asked = "restart" if restart else "stop"
         self._departures.wake()
 
+    def forgo_restarts(self) -> None:
+        self._remaining_restarts = 0
+
     def interrupt(self, number: int) -> None:
         raise SignalException(f"process {os.getpid()} got signal {number}", signal.Signals(number))
 

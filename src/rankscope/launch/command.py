@@ -75,7 +75,7 @@ def launch(arguments: list[str], pages_path: str) -> int:
             "the nodes share no key: what they say to each other is told and stops nothing "
             f"(give {node_key.VARIABLE}, --node-key-file or a shared --run-dir)"
         )
-    policy = Policy(chosen.on_hang, chosen.on_nan, chosen.on_corrupt)
+    policy = Policy(chosen.on_hang, chosen.on_nan, chosen.on_corrupt, chosen.restart_always)
     supervisor = Supervisor(
         job, policy, chosen.stall_after_s, lambda last: _show(last, run_folder, chosen.json), page=chosen.report
     )

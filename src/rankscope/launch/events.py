@@ -267,6 +267,11 @@ class Restart:
 
 
 @dataclass(frozen=True, slots=True)
+class NoRestart:
+    """Torch's agent, which is about to stop the ranks, is not to start them again."""
+
+
+@dataclass(frozen=True, slots=True)
 class LetGo:
     """Torch's agent may stop the ranks now."""
 
@@ -333,6 +338,7 @@ Action = (
     | Tell
     | StopRanks
     | Restart
+    | NoRestart
     | LetGo
     | Interrupt
     | SeeToTheEnd

@@ -41,6 +41,7 @@ class RunOptions:
     """As the user wrote it; None leaves the choice to CUDA_VISIBLE_DEVICES."""
     wait_for_gpus: bool = False
     node_key_file: Path | None = None
+    restart_always: bool = False
     grace_s: int | None = None
     """None: torch's own, and 5 s after Ctrl-C."""
     processes_given: bool = True
@@ -75,6 +76,7 @@ def parse(arguments: list[str]) -> RunOptions:
         gpus=namespace.gpus,
         wait_for_gpus=namespace.wait,
         node_key_file=namespace.node_key_file,
+        restart_always=namespace.restart_always,
         grace_s=namespace.grace,
         processes_given=given,
     )
@@ -126,6 +128,13 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="auto|SECONDS",
         help="stillness after which a wait that cannot be proven endless is called a likely hang. auto: four times the "
         "longest quiet stretch of this job so far, at least 30 s (default: auto)",
+    )
+    ours.add_argument(
+        "--restart-always",
+        action="store_true",
+        help="let --max-restarts restart whatever failed, as torchrun does. Without it a proven cause that stays until "
+        "somebody changes something (skipped collectives, a mistake in the program, the same exception at the same "
+        "line once more) is not restarted",
     )
     ours.add_argument(
         "--grace",

@@ -44,6 +44,8 @@ class Elastic(Protocol):
 
     def ask_to_stop(self, *, restart: bool) -> None: ...
 
+    def forgo_restarts(self) -> None: ...
+
     def interrupt(self, number: int) -> None:
         """Only in the main thread: it raises what torch expects of a signal."""
 
@@ -144,6 +146,8 @@ class Supervisor:
                 self._await_ruling()
             case on.StopRanks() | on.Restart() if self._elastic is not None:
                 self._elastic.ask_to_stop(restart=isinstance(action, on.Restart))
+            case on.NoRestart() if self._elastic is not None:
+                self._elastic.forgo_restarts()
             case on.LetGo(hurry):
                 self._job.stopping = True
                 self._hurry = hurry

@@ -14,11 +14,12 @@ from rankscope.report.phrases import plain, short_path
 from rankscope.report.words import sentence
 from rankscope.report.words.phrases import ranks_text
 
-Then = Literal["stop", "restart", "watch", "go-on"]
+Then = Literal["stop", "restart", "give-up", "watch", "go-on"]
 """What becomes of the job."""
 _THEN: dict[Then, str] = {
     "stop": "stopping the job",
     "restart": "restarting the job",
+    "give-up": "not restarted: it would fail again",
     "watch": "watching on, nothing is stopped",
     "go-on": "nothing is stopped",
 }
