@@ -15,6 +15,7 @@ that CUDA_VISIBLE_DEVICES allows, or two ranks on the CPU where there is none.
   --config FILE        JSON (with // comments), YAML or TOML
   --override A.B=C     one value, as training.batch_size=4; may be repeated
   --max-steps N        optimizer steps
+  --plan               parameters, and the memory of a GPU for 1, 4 and 8 of them; then stop
   --gpus LIST          0,3 by number; auto for all that are free, auto:2 for the two freest
   --strategy NAME      auto, single, ddp, fsdp, hsdp
   --resume WHAT        auto, no, or a checkpoint
@@ -44,7 +45,7 @@ while (($# > 0)); do
             ;;
         --) break ;; # the rest is for `rankscope run`
         --debug) data+=("$1") chosen=yes ;;
-        --show-config) prepare= ;;
+        --show-config | --plan) prepare= ;;
         --preset=?* | --config=?*) data+=("$1") chosen=yes ;;
         --override=?*) data+=("$1") ;;
         --replay-nan=?* | --export=?*) prepare= ;;

@@ -2,16 +2,17 @@
 
     python benchmarks/chaos.py --rounds 20 --seed 1
 
-Each round starts a small job of two ranks with loader workers, picks a victim and a blow, waits a moment, strikes
-and lets the job end by itself. Then it looks for what must never be: a process that is left, a file outside of the
-run's folder, a folder in shared memory, evidence or a verdict that cannot be read, an exit code that disagrees with the
-verdict, a rank that is blamed and was not struck, a command that does not end within ten seconds of its job, a traceback
-of ours. The same seed gives the same rounds; the moment within a round is as exact as the machine.
+Each round starts a small job of two ranks with loader workers, picks a victim and a blow, waits a random moment,
+strikes and lets the job end by itself. Then it looks for what must never be: a process that is left, a file outside
+of the run's folder, a folder in shared memory, evidence or a verdict that cannot be read, an exit code that disagrees
+with the verdict, a rank that is blamed and was not struck, a command that does not end within ten seconds of its job,
+a traceback of ours. The same seed gives the same rounds; the moment within a round is as exact as the machine.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import os
 import random
@@ -53,7 +54,7 @@ def main():
 if __name__ == "__main__":
     main()
 """
-BLOWS = {
+BLOWS: dict[str, list[float | signal.Signals]] = {
     "kill": [signal.SIGKILL],
     "segfault": [signal.SIGSEGV],
     "terminate": [signal.SIGTERM],
@@ -65,6 +66,8 @@ BLOWS = {
 VICTIMS = ("rank 0", "rank 1", "loader worker", "launcher", "guard", "warden")
 LIMIT_S = 90.0
 END_S = 10.0
+_OF_TORCH = ("pymp-", "torchinductor_")
+"""Folders that the program itself leaves there."""
 
 
 @dataclass(slots=True)
@@ -132,7 +135,7 @@ def play(number: int, chance: random.Random) -> Round:
         if struck is None and not it.faults:
             it.blow = "(not there yet)"
         look(it, folder, run, mark, struck)
-        it.faults += [f"left in memory: {path}" for path in shared_folders() - before]
+        it.faults += [f"left in memory: {path}" for path in shared_folders() - before if unheld(path)]
     finally:
         for pid in marked(mark):
             send(pid, signal.SIGKILL)
@@ -196,7 +199,7 @@ def wait(it: Round, process: subprocess.Popen[bytes], mark: str) -> None:
 
 def ranks_alive(mark: str) -> bool:
     lines = [read(pid, "cmdline") for pid in marked(mark)]
-    return any(b"train.py" in line and b"rankscope" not in line for line in lines)
+    return any(b"train.py" in line and b"-m\0rankscope" not in line for line in lines)
 
 
 def look(it: Round, folder: Path, run: Path, mark: str, struck: int | None) -> None:
@@ -207,7 +210,7 @@ def look(it: Round, folder: Path, run: Path, mark: str, struck: int | None) -> N
     it.faults += [
         f"left: {read(pid, 'cmdline').replace(bytes(1), b' ')[:60].decode(errors='replace')}" for pid in marked(mark)
     ]
-    it.faults += [f"left in TMPDIR: {name}" for name in os.listdir(folder / "tmp") if not name.startswith("pymp-")]
+    it.faults += [f"left in TMPDIR: {name}" for name in os.listdir(folder / "tmp") if not name.startswith(_OF_TORCH)]
     said = (folder / "err").read_text(errors="replace")
     ours = [line for line in said.splitlines() if not line.startswith(("R0:", "R1:"))]
     if any(line.startswith("Traceback") for line in ours):
@@ -240,6 +243,8 @@ def judge(it: Round, run: Path, struck: int | None) -> None:
     ):
         it.faults.append(f"code {it.code} and {it.outcome}")
     harmless = it.blow == "stop and continue" or struck is None
+    if it.victim in ("guard", "launcher") and not harmless and it.code == 0:
+        it.faults.append("the signal was lost")
     if harmless and it.outcome not in ("ok", "slow"):
         it.faults.append(f"{it.outcome} of a job that only paused")
     blamed = {culprit["rank"] for culprit in verdict["culprits"] if culprit["rank"] is not None}
@@ -272,6 +277,21 @@ def state_of(pid: int) -> str:
 
 def shared_folders() -> set[str]:
     return {str(path) for path in Path("/dev/shm").glob(f"rankscope-{os.getuid()}-pages-*")}
+
+
+def unheld(path: str) -> bool:
+    """Whoever uses such a folder holds a lock on it: another job on this machine, perhaps."""
+    try:
+        lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return False  # removed meanwhile
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(lock)
 
 
 def send(pid: int, number: int) -> None:

@@ -100,6 +100,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--fast_dev_run", type=int, default=0, help="stop after that many batches (0: train)")
     parser.add_argument("--num_workers", type=int, default=0, help="data-loading processes per rank")
     parser.add_argument("--root", type=Path, default=Path("logs"), help="folder for logs and W&B's files")
+    # torch.distributed.launch gives it to every rank unless it is told --use-env; LOCAL_RANK says the same.
+    parser.add_argument("--local-rank", "--local_rank", type=int, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 

@@ -23,13 +23,23 @@ from pathlib import Path
 
 import pytest
 
+from rankscope.evidence.store import save_evidence
 from rankscope.train.settings import preset_names
 
 sys.path.insert(0, str(Path(__file__).parent / "evidence"))
 import flight_dumps
 
+sys.path.insert(0, str(Path(__file__).parent / "report"))
+from recorded_incidents import recorded
+
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "benchmarks" / "README.md")
+FROM_TESTS = ROOT / "docs" / "features.md"
+"""Made from the tests in tests/features, which run its commands; see scripts/features.py."""
+PAGES = (
+    ROOT / "README.md",
+    *(page for page in sorted((ROOT / "docs").glob("*.md")) if page != FROM_TESTS),
+    ROOT / "benchmarks" / "README.md",
+)
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 LANGUAGES = frozenset({"bash", "console", "text", "python", "yaml"})
 IN_A_SENTENCE = re.compile(
@@ -75,7 +85,7 @@ TRAINING: dict[str, Way] = {
 SLURM = "there is no Slurm here"
 RUNNING: dict[str, Way] = {
     "rankscope run train.py": Way(shows="R0:rank 0 of 1"),
-    ".venv/bin/rankscope run --nproc-per-node 4 train.py --lr 3e-4": Way(shows="R3:rank 3 of 4, --lr 3e-4"),
+    "rankscope run --nproc-per-node 4 train.py --lr 3e-4": Way(shows="R3:rank 3 of 4, --lr 3e-4"),
     "rankscope run --on-nan stop --nproc-per-node 4 train.py": Way(shows="R3:rank 3 of 4"),
     "rankscope run --gpus 0,3": Way(shows="--gpus", instead="rankscope run --help", because="needs GPUs"),
     "srun --nodes 2 --ntasks-per-node=1 rankscope run --nproc-per-node 8 train.py": Way(
@@ -177,6 +187,13 @@ DIAGNOSING: dict[str, Way] = {
     "rankscope diagnose silent.log": Way(3, "ranks 0, 1 fall silent in the forward or backward pass 12 min ago"),
     "rankscope diagnose stacks": Way(1, "rank 1 is standing in push_metrics"),
     "rankscope diagnose $(find logs -name error.json)": Way(1, "rank 1 raised ValueError in main (rec.py:7)"),
+    "rankscope diagnose nccl_trace_rank_* train.log": Way(
+        1, "rank 2 did not enter all_reduce 6", instead="rankscope diagnose d1/*", because="they have other names here"
+    ),
+    "rankscope report runs/1115-021233-train": Way(shows="rankscope: runs/1115-021233-train/report.html"),
+    "rankscope report d1 nccl.log --output incident.html": Way(shows="rankscope: incident.html"),
+    "rankscope report runs/1115-021233-train --format md": Way(shows="### HANG, proven"),
+    "rankscope report runs/1115-021233-train --format trace --output trace.json": Way(shows="rankscope: trace.json"),
     "kubectl logs job/train | rankscope diagnose -": Way(
         1, "ALLREDUCE 418", instead="cat nccl.log | rankscope diagnose -", because="there is no cluster here"
     ),
@@ -356,6 +373,9 @@ def test_commands_about_diagnosing_what_is_left_work(reader: Reader) -> None:
             f"Process {70 + rank}: /usr/bin/python3 -u train.py\nPython v3.11.7 (/usr/bin/python3.11)\n\n"
             f'Thread {70 + rank} (idle): "MainThread"\n    {frame}\n    <module> (train.py:9)\n'
         )
+    run = reader.folder / "runs" / "1115-021233-train"
+    save_evidence(recorded("gloo/eval_batchnorm"), run / "evidence")
+    (run / "run.json").write_text("{}")
     (reader.folder / "logs" / "attempt_0" / "1").mkdir(parents=True)
     stack = 'Traceback (most recent call last):\n  File "/home/me/rec.py", line 7, in main\n    raise ValueError\n'
     told = {"py_callstack": f"{stack}ValueError: label 17 is out of range\n", "timestamp": "1794708000"}

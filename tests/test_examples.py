@@ -39,10 +39,10 @@ def needs(*packages: str) -> None:
 
 
 def passed(ended: Ended, rank: int) -> list[str]:
-    """The words of the rank's stages, in the order in which they were told; their numbers have no gap."""
+    """The words of the rank's stages, in the order in which they were told; no number comes twice."""
     found = [match for line in ended.err.decode().splitlines() if (match := LINE.fullmatch(line))]
     own = [(int(match[2]), match[3]) for match in found if int(match[1]) == rank]
-    assert [number for number, _ in own] == list(range(1, len(own) + 1)), own
+    assert len({number for number, _ in own}) == len(own), own
     return [words for _, words in own]
 
 

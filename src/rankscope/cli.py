@@ -9,6 +9,7 @@ from collections.abc import Callable
 from rankscope import __version__
 from rankscope.errors import RankscopeError, UsageError
 from rankscope.mask import learn, mask_text
+from rankscope.terminal_text import harmless
 
 USAGE = """\
 usage: rankscope VERB [arguments]
@@ -20,6 +21,8 @@ verbs:
   run        start a job; takes every option of torchrun         rankscope run --nproc-per-node 4 train.py
   watch      start any command and watch the ranks in it         rankscope watch -- accelerate launch train.py
   attach     look at a job that hangs now, whoever started it    rankscope attach
+  top        a board of a job that runs: who does what, how      rankscope top
+             fast, and who waits for whom
   diagnose   say what happened, from a run's folder, dumps,      rankscope diagnose nccl_trace_rank_* train.log
              stacks or logs
   report     the same as a page to send, markdown or a trace     rankscope report runs/1115-021233-train
@@ -56,6 +59,12 @@ def _attach(arguments: list[str]) -> int:
     from rankscope.report.attach import attach_command
 
     return attach_command(arguments)
+
+
+def _top(arguments: list[str]) -> int:
+    from rankscope.report.top import top_command
+
+    return top_command(arguments)
 
 
 def _report(arguments: list[str]) -> int:
@@ -98,6 +107,7 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
     "run": _run,
     "watch": _watch,
     "attach": _attach,
+    "top": _top,
     "diagnose": _diagnose,
     "report": _report,
     "check": _check,
@@ -124,7 +134,7 @@ def main(arguments: list[str] | None = None) -> int:
             raise UsageError(f"no verb '{given[0]}'{_nearest(given[0])}; see 'rankscope --help'")
         return verb(given[1:])
     except RankscopeError as error:
-        print(f"rankscope: {mask_text(str(error))}", file=sys.stderr)
+        print(harmless(f"rankscope: {mask_text(str(error))}"), file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("rankscope: interrupted", file=sys.stderr)
@@ -136,7 +146,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _nearest(word: str) -> str:
-    import difflib
+    from rankscope.spelling import nearest
 
-    close = difflib.get_close_matches(word, VERBS, n=1)
-    return f", did you mean '{close[0]}'?" if close else ""
+    return nearest(word, (*VERBS, "--help", "--version"))

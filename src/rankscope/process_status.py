@@ -13,7 +13,7 @@ from typing import Any
 from rankscope.mask import mask_environment
 
 NAMES = frozenset(
-    {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "OMP_NUM_THREADS", "DDP_BACKEND"}
+    {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "OMP_NUM_THREADS", "DDP_BACKEND", "GPU_RANK"}
 )
 PREFIXES = ("MASTER_", "CUDA_", "NCCL_", "TORCH_", "PYTORCH_", "GLOO_", "WANDB_", "SLURM_", "HF_")
 _PACKAGES = ("torch", "lightning", "transformers", "accelerate", "wandb")
@@ -59,7 +59,7 @@ def status() -> Status:
         versions=_versions(torch, bool(available)),
         cuda_available=available,
         gpus=_gpus(torch) if available else (),
-        group=_group(),
+        group=group_status(),
     )
 
 
@@ -67,6 +67,13 @@ def relevant(variables: Mapping[str, str]) -> dict[str, str]:
     """The variables that a training job goes by, sorted, masked."""
     chosen = {name: value for name, value in sorted(variables.items()) if name in NAMES or name.startswith(PREFIXES)}
     return mask_environment(chosen)
+
+
+def gpu_number(variables: Mapping[str, str], local_rank: int, ranks: int) -> int:
+    """The number that lines of a rank call its GPU: GPU_RANK of a job of one rank, as scripts set it beside
+    CUDA_VISIBLE_DEVICES; else that of its local rank."""
+    named = variables.get("GPU_RANK", "")
+    return int(named) if ranks == 1 and named.isdigit() else local_rank
 
 
 def _cuda(torch: Any) -> bool | None:
@@ -112,7 +119,8 @@ def _gpus(torch: Any) -> tuple[GpuStatus, ...]:
     return tuple(found)
 
 
-def _group() -> GroupStatus:
+def group_status() -> GroupStatus:
+    """Of the default process group, without a look at anything else."""
     dist: Any = sys.modules.get("torch.distributed")
     if dist is None or not dist.is_available() or not dist.is_initialized():
         return GroupStatus(False)

@@ -198,7 +198,7 @@ def test_mistakes_before_a_machine_is_rented(
 @pytest.mark.parametrize(
     ("words", "word"),
     [
-        (["--config", "train.py"], "--num-gpus"),
+        (["--num-gpus", "two", "--", "train.py"], "--num-gpus"),
         (["--num-gpus", "2"], "nothing to run"),
         (["--num-gpus", "0", "--", "train.py"], "give 1 or more"),
         (["--num-gpus", "2", "--config", "nothing.yaml"], "no such file"),
@@ -239,7 +239,8 @@ def test_dry_run_prints_query_and_script_and_needs_neither_key_nor_package(place
     query = "num_gpus=2 gpu_name=RTX_4090 dph_total<=1.5 reliability>=0.98 disk_space>=64 cuda_vers>=12.8"
     assert query in told
     assert (
-        "\npython3 -m rankscope train --config my.yaml --nproc-per-node 2 --run-dir /workspace/rankscope/run\n" in told
+        "\npython3 -m rankscope train --config my.yaml --nproc-per-node 2 --run-dir /workspace/rankscope/run "
+        "-- --comm-debug\n" in told
     )
     assert "    pip install x\n    make\n" in told
     assert KEY not in told

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import factories as make
 
@@ -142,5 +143,5 @@ class GpuRank:
 
 def job(*ranks: GpuRank, hosts: tuple[HostEvidence, ...] = (), stall_after_s: float = 30.0) -> Evidence:
     """All of them as they stand, on one machine."""
-    values = {"hosts": hosts} if hosts else {}
+    values: dict[str, Any] = {"hosts": hosts} if hosts else {}
     return make.evidence(*(each.seen() for each in ranks), stall_after_s=stall_after_s, **values)

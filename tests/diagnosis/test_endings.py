@@ -95,6 +95,22 @@ def test_a_missing_file_is_a_race_only_when_another_rank_speaks_of_it() -> None:
     assert origin(missing, make.rank(0, output_tail=("building /cache/index.npy",))).cause == "path-race"
 
 
+def test_an_assertion_on_the_device_is_the_programs_error_though_a_thread_of_torch_ended_the_process() -> None:
+    said = (
+        "terminate called after throwing an instance of 'c10::DistBackendError'",
+        "  what():  [Rank 1] Process group watchdog thread terminated with exception: CUDA error: device-side assert",
+    )
+    ended = make.rank(1, exit=make.ended(-6), error_tail=said)
+    finding = origin(ended, make.rank(0))
+    assert (finding.outcome, finding.cause, [culprit.rank for culprit in finding.culprits]) == (
+        "crash",
+        "exception",
+        [1],
+    )
+    elsewhere = make.rank(1, exit=make.ended(-6), error_tail=("saw a device-side assert yesterday", said[0]))
+    assert origin(elsewhere, make.rank(0)).cause == "native-crash"
+
+
 def with_path(rank: RankEvidence, path: NamedPath) -> RankEvidence:
     return replace(rank, exceptions=tuple(replace(each, paths=(path,)) for each in rank.exceptions))
 

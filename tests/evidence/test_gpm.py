@@ -93,7 +93,7 @@ def install(patch: pytest.MonkeyPatch, driver: Driver) -> Driver:
 def test_counters_tell_a_device_that_works_from_one_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = install(monkeypatch, Driver([HANGS, TRAINS], watts=126.0, memory=0))
     seen = gpm.sample((0, 1), interval_s=0.01)
-    assert (seen[0].sm, seen[0].dram) == (pytest.approx(0.009), pytest.approx(0.00008))
+    assert [seen[0].sm, seen[0].dram] == pytest.approx([0.009, 0.00008])
     assert (seen[0].tensor, seen[0].fp32, seen[0].power_w, seen[0].memory_util) == (0.0, 0.0, 126.0, 0.0)
     assert [seen[0].working(), seen[1].working()] == [False, True]
     assert driver.open_samples == 0

@@ -7,7 +7,9 @@ import pickle
 import resource
 import subprocess
 import sys
+import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +82,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_dump_is_refused_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr("rankscope.evidence.readers.dump_files._LEAST_TIME_S", 3.0)
@@ -116,6 +119,7 @@ def test_a_value_is_shown_in_a_few_words_whatever_it_is() -> None:
     assert as_shown(["a", 1]) == "['a', 1]"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", [["diagnose"], ["diagnose", "--json"]])
 def test_links_to_what_never_ends_are_refused_at_once(tmp_path: Path, verb: list[str]) -> None:
     pipe = tmp_path / "pipe"
@@ -145,7 +149,7 @@ def test_folders_that_lead_back_to_themselves_come_to_an_end(tmp_path: Path) -> 
     (tmp_path / "rank0.log").write_text("hello\n")
     begun = time.monotonic()
     gather([str(tmp_path)])
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 10
 
 
 @pytest.mark.parametrize("world", [10**12, -5])
@@ -162,11 +166,21 @@ def test_saved_evidence_with_an_impossible_group_is_refused(tmp_path: Path) -> N
         load_evidence(tmp_path)
 
 
-def test_a_reader_that_does_not_end_is_ended() -> None:
-    begun = time.monotonic()
-    with pytest.raises(TimeoutError):
-        within(0.5, lambda: hash(doubled_tuple()))
-    assert time.monotonic() - begun < 5
-    assert within(20.0, lambda: "answer" * 10**6) == "answer" * 10**6
-    with pytest.raises(EOFError):
-        within(20.0, lambda: os._exit(3))
+@pytest.mark.parametrize("threads", [False, True], ids=["alone", "beside threads"])
+def test_a_reader_that_does_not_end_is_ended(threads: bool) -> None:
+    done = threading.Event()
+    beside = threading.Thread(target=done.wait)
+    if threads:
+        beside.start()
+    try:
+        begun = time.monotonic()
+        with pytest.raises(TimeoutError):
+            within(0.5, partial(hash, doubled_tuple()))
+        assert time.monotonic() - begun < 10
+        assert within(20.0, partial(str.__mul__, "answer", 10**6)) == "answer" * 10**6
+        with pytest.raises(EOFError):
+            within(20.0, partial(os._exit, 3))
+    finally:
+        done.set()
+        if threads:
+            beside.join()

@@ -103,6 +103,12 @@ def test_ranks_mixed_in_one_file_are_told_by_their_prefixes(form: str) -> None:
     assert logs.ranks[2].tail == (form.format(2),)
 
 
+def test_a_line_that_was_shown_once_for_several_ranks_is_a_line_of_each() -> None:
+    logs = read("R0-3:hello\nR1,3:again\nR0:last of 0\nR0-999999:nothing of ours\n")
+    assert {rank: log.lines for rank, log in logs.ranks.items()} == {0: 2, 1: 2, 2: 1, 3: 2}
+    assert logs.ranks[3].tail == ("R3:hello", "R3:again")
+
+
 def test_a_number_and_a_colon_now_and_then_is_no_rank() -> None:
     logs = read("starting\n12: a point of a list\nmore\nand more\nthe end\n")
     assert logs.ranks == {}

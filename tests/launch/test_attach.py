@@ -132,7 +132,7 @@ def test_where_no_job_runs_nothing_is_known(
     [
         (["--pid", "999999999"], "999999999"),
         (["--watch", "0"], "1 to 3600"),
-        (["--pid", "x"], "invalid int"),
+        (["--pid", "x"], "no whole number"),
     ],
 )
 def test_mistakes_in_the_command_are_one_line_and_code_2(

@@ -42,7 +42,7 @@ MISTAKES = {
     "--run-dir /proc/nowhere/run train.py": "/proc/nowhere/run",
     "--run-dir train.py/run train.py": "train.py/run",
     "--log-dir train.py/logs train.py": "train.py/logs",
-    "": "training_script",
+    "": "there is no script to run",
 }
 """Arguments of `rankscope run`, and a word of the line that is said about them."""
 

@@ -135,8 +135,12 @@ def test_hang_is_stopped_or_only_reported(policy: typing.Any, certainty: typing.
     assert (state.stopped_for == "hang") == stopped
     assert kinds(actions)[0] is on.Keep, "evidence first"
     (line,) = told(actions)
-    assert isinstance(line, live.Detected)
-    assert (line.then, line.option) == ("stop" if stopped else "watch", f"--on-hang {policy}")
+    if stopped:
+        assert isinstance(line, live.Ending), "the report with the headline follows"
+    else:
+        assert isinstance(line, live.Detected)
+        assert line.then == "watch"
+    assert line.option == f"--on-hang {policy}"
 
 
 @pytest.mark.parametrize(("policy", "stopped"), [("auto", True), ("report", False)])
@@ -149,7 +153,8 @@ def test_what_torch_itself_will_end_is_not_waited_for(policy: typing.Any, stoppe
 
 def test_hang_is_told_once_and_again_when_it_is_proven() -> None:
     _, actions = walk(started(), hang("likely"), hang("likely"), hang("proven"), hang("proven"))
-    assert [line.verdict.certainty for line in told(actions) if isinstance(line, live.Detected)] == ["likely", "proven"]
+    lines = [line for line in told(actions) if isinstance(line, live.Detected | live.Ending)]
+    assert [line.verdict.certainty for line in lines] == ["likely", "proven"]
     assert kinds(actions).count(on.StopRanks) == 1
 
 
@@ -200,8 +205,8 @@ def test_bad_numbers_are_reported_once_or_stop_the_run(outcome: typing.Any, opti
     _, actions = walk(*run, policy=policy)
     assert kinds(actions) == [on.Keep, on.Tell, on.StopRanks]
     (line,) = told(actions)
-    assert isinstance(line, live.Detected)
-    assert (line.then, line.option) == ("stop", f"--on-{outcome} stop")
+    assert isinstance(line, live.Ending)
+    assert line.option == f"--on-{outcome} stop"
     stopped = (*run, on.ElasticStops(ALIVE), on.RanksStopped(), on.Over(STOPPED))
     assert code(*stopped, policy=policy) == 76
     assert code(*run, on.ElasticStops(ALIVE), on.Over(ends(0, 0, by_launcher=True)), policy=policy) == 76

@@ -153,7 +153,7 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     rank = subprocess.Popen(
         [sys.executable, "-S", "-c", "import sys; sys.stdin.read()"], env=environment, stdin=subprocess.PIPE
     )
-    monkeypatch.setattr(gpu_state, "parent", lambda pid: 1 if pid == rank.pid else os.getppid())
+    monkeypatch.setattr(gpu_state, "is_orphan", lambda pid, _environment: pid == rank.pid)
 
     def handle(index: int) -> int:
         if index == 2:

@@ -27,7 +27,7 @@ while True:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("wait_s", [0.05, 0.2, 0.6, 1.2, 2.0, None])
+@pytest.mark.parametrize("wait_s", [0.05, 0.2, 0.6, 1.2, 1.8, 2.4, 3.0, None])
 def test_a_signal_is_never_a_success_whenever_it_comes(
     rankscope: Rankscope, number: signal.Signals, wait_s: float | None
 ) -> None:

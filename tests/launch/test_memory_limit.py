@@ -40,7 +40,7 @@ def test_output_of_the_program_is_its_own_and_a_killed_rank_has_told_its_last_st
             os.kill(os.getpid(), signal.SIGKILL)
         """
     )
-    ended = rankscope.run(script, nproc=1)
+    ended = rankscope.run("--stages", "on", script, nproc=1)
     assert ended.code == 137
     assert ended.log(0, "stdout") == b"torn"
     assert ended.log(0, "stderr") == b""

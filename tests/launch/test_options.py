@@ -21,11 +21,14 @@ OURS = {
     "stall_after",
     "no_probe",
     "json",
+    "report",
     "stages",
+    "no_merge",
     "serialize_imports",
     "memory_limit",
     "low_memory",
     "comm_debug",
+    "comm_timeout",
     "node_key_file",
     "gpus",
     "on_nan",
@@ -213,7 +216,7 @@ def torchruns_launch(
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
-        ([], "training_script"),
+        ([], "no script to run"),
         (["--nproc-per-node", "0", "SCRIPT"], "at least 1"),
         (["--nproc-per-node", "-3", "SCRIPT"], "at least 1"),
         (["--nproc-per-node", "many", "SCRIPT"], "many"),

@@ -284,3 +284,16 @@ def test_cutting_loses_no_byte_wherever_the_chunks_end(chunks: list[bytes]) -> N
     cuts += cutter.end()
     assert b"".join(cut.raw for cut in cuts) == b"".join(chunks)
     assert all(cut.text is None or not {b"\n", b"\r"} & {bytes([c]) for c in cut.text} for cut in cuts)
+
+
+def test_a_traceback_after_the_stop_is_in_the_file_only_and_one_from_before_is_shown(rig: Rig, tmp_path: Path) -> None:
+    path = rig.pump.open(OUT, "R0: ", tmp_path / "out.log", console=True)
+    traceback = b'Traceback (most recent call last):\n  File "a.py", line 1\nKeyboardInterrupt\n'
+    with open(path, "wb", buffering=0) as file:
+        file.write(b"before\n" + traceback)
+        rig.pump.told_to_stop([0])
+        file.write(traceback + b"last words\n")
+    rig.pump.finish(10)
+    shown = [b"before", *traceback.splitlines(), b"last words"]
+    assert rig.shown == [b"R0: " + line for line in shown]
+    assert (tmp_path / "out.log").read_bytes().count(b"Traceback") == 2

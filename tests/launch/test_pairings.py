@@ -125,7 +125,10 @@ def test_calls_written_twice_are_no_difference(job: Job) -> None:
 def test_after_a_harmless_difference_a_bad_one_is_still_seen(job: Job) -> None:
     for number, rank in enumerate(job.ranks):
         rank.usual(10)
-        rank.broadcast(Tensor(), **({"src": 0} if number else {}))  # the default is not read
+        if number:
+            rank.broadcast(Tensor(), src=0)
+        else:
+            rank.broadcast(Tensor())  # the default is not read
         rank.usual(10)
     assert not job.glances(4)
     for number, rank in enumerate(job.ranks):

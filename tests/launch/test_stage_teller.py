@@ -10,7 +10,8 @@ import pytest
 
 from rankscope.launch.job import Job, RankProcess
 from rankscope.launch.output import OutputPump
-from rankscope.launch.stage_teller import Mode, StageTeller
+from rankscope.launch.run_state import Stages
+from rankscope.launch.stage_teller import StageTeller
 from rankscope.probe.page import STAGE_SLOTS, Page
 from rankscope.probe.sites import Sites
 from rankscope.probe.stages import StageBook
@@ -19,7 +20,7 @@ from rankscope.probe.stages import StageBook
 class Ranks:
     """A job of two ranks that exist as pages only."""
 
-    def __init__(self, folder: Path, mode: Mode) -> None:
+    def __init__(self, folder: Path, mode: Stages) -> None:
         pages = folder / "pages"
         pages.mkdir()
         self.lines: list[str] = []
@@ -37,7 +38,8 @@ class Ranks:
                 for rank in (0, 1)
             ],
         )
-        self.teller = StageTeller(self.job, mode, self.lines.extend, self.said.append)
+        self.shown: list[str] = []
+        self.teller = StageTeller(self.job, mode, self.lines.extend, self.shown.extend, self.said.append)
         self.teller._status_due = False
 
     def told(self, after_s: float = 0.0) -> list[str]:
@@ -91,12 +93,26 @@ def test_ranks_that_train_with_nothing_to_tell_are_looked_at_more_rarely(ranks: 
     assert ranks.teller._period() == often, "so many might be overwritten unseen"
 
 
-def test_all_of_it_is_told_where_that_was_asked_for(tmp_path: Path) -> None:
+def test_all_of_it_is_told_and_shown_where_that_was_asked_for(tmp_path: Path) -> None:
     ranks = Ranks(tmp_path, "on")
     first_step(ranks.books[0])
     ranks.told()
+    del ranks.shown[:]
     ranks.books[0].end(ranks.books[0].begin("evaluation", "evaluation", "", None))
     assert [line.partition(" (")[0] for line in ranks.told()] == ["1000] CHECKPOINT 2: evaluation"]
+    assert ranks.shown == ranks.lines
+
+
+def test_of_what_is_kept_only_marks_of_memory_and_of_the_import_lock_are_shown_unasked(ranks: Ranks) -> None:
+    ranks.books[0].mark("Model created", "", None)
+    ranks.books[0].mark("MEM:POST-MODEL", "memory", None, always=True)
+    ranks.books[0].mark("LOCK: waiting for exclusive access...", "lock", None, always=True)
+    ranks.books[0].mark("Environment changed", "status", None, note="A=1", always=True)
+    assert len(ranks.told()) == 4
+    assert [line.partition("] ")[2] if "MEM" not in line else "MEM" for line in ranks.shown] == [
+        "MEM",
+        "LOCK: waiting for exclusive access...",
+    ]
 
 
 def test_what_is_quick_and_repeated_at_one_line_is_told_three_times(ranks: Ranks) -> None:

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from run_events import hang
-from test_nodes import Team, evidence, rank, wait_until
+from test_nodes import Team, evidence, rank
 
+from conftest import wait_until
 from rankscope.diagnosis.codec import verdict_to_json
 from rankscope.diagnosis.verdict import Verdict
 from rankscope.errors import UsageError
@@ -168,7 +169,7 @@ def test_any_bytes_are_a_refused_parcel_and_a_refused_word(data: bytes) -> None:
         unpacked(data, 1)
     for kind in (Hello, Beat, Call, Ruling):
         try:
-            decode(data, kind)
+            decode(data, kind)  # type: ignore[type-var]
         except Nonsense:
             continue
 

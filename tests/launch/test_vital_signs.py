@@ -42,7 +42,8 @@ def go_on(signs: VitalSigns, process: Any, since: float, until: float) -> float:
         process.clock[0] = at
         signs.feel([process], at)
         at += 0.5
-    return at - 0.5 - process.life_at
+    still: float = at - 0.5 - process.life_at
+    return still
 
 
 def test_processor_time_is_life_of_a_rank_without_a_gpu(spinning: Any) -> None:

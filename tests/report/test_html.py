@@ -233,8 +233,27 @@ def test_64_ranks_are_a_small_page_of_few_classes() -> None:
 
 def test_output_of_ranks_that_differ_in_numbers_is_shown_once() -> None:
     evidence = of_many(64)
-    found = outputs(incident_of(conclude(evidence), evidence))
+    found, unshown = outputs(incident_of(conclude(evidence), evidence))
     assert "3-63" in [output.label for output in found]
+    assert unshown == 0
+
+
+def test_output_beyond_measure_is_counted_and_the_culprits_is_shown() -> None:
+    evidence = of_many(64)
+    words = ("alpha", "beta", "gamma", "delta", "eps", "zeta", "eta", "theta")
+    ranks = tuple(
+        replace(
+            seen, output_tail=tuple(f"{words[seen.rank % 8]}{words[seen.rank // 8]} {'x' * 590}" for _ in range(40))
+        )
+        for seen in evidence.ranks
+    )
+    about = incident_of(_verdict(), replace(evidence, ranks=ranks))
+    found, unshown = outputs(about)
+    assert found[0].ranks == (0,)
+    assert unshown == 64 - len(found) > 0
+    text = render_page(about)
+    assert f"The output of {unshown} more ranks is in the logs" in text
+    assert len(text.encode()) < 1_000_000
 
 
 def test_variables_that_differ_are_told_with_their_ranks_and_secrets_are_not() -> None:

@@ -94,7 +94,8 @@ def test_markdown_says_the_verdict_with_both_places_and_the_fix() -> None:
     assert "? 81      if rank == 0:" in text
     assert "**Fix**" in text
     assert "only rank 0 took this branch: `if rank == 0` (train.py:81)" in text
-    assert "<details><summary>last output of ranks 0</summary>" in text
+    assert "<details><summary>last output of rank 0</summary>" in text
+    assert "- pytorch/pytorch#54059" in text
 
 
 def test_markdown_masks_secrets_and_keeps_the_job_from_ending_its_own_block() -> None:

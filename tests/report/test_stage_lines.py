@@ -79,7 +79,7 @@ def test_a_stage_cannot_forge_a_line() -> None:
 def test_one_line_says_who_is_where() -> None:
     forward = make_stage(label="first forward", left_at=None, number=0)
     logger = make_stage(label="WandbLogger.__init__", left_at=None, number=0)
-    positions = {rank: Position(forward, 13, "DDP ready", 1030.0, training=False) for rank in (0, 1, 2, 4, 5, 6, 7)}
+    positions = {rank: Position(forward, 14, "DDP ready", 1030.0, training=False) for rank in (0, 1, 2, 4, 5, 6, 7)}
     positions[3] = Position(logger, 8, "Accelerator configured", 1002.0, training=False)
     assert who_is_where(positions, 1043.0) == (
         'ranks 0-2,4-7 are in "first forward" (stage 14); '

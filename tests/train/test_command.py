@@ -13,7 +13,7 @@ import torch
 
 from rankscope.cli import main
 from rankscope.errors import UsageError
-from rankscope.train.command import build_parser, check_before_ranks, count_ranks, for_run_of, overrides
+from rankscope.train.command import build_parser, check_before_ranks, count_ranks, for_run_of, named_options
 from rankscope.train.config import LoggingConfig, RunConfig, SystemConfig, impossibilities, kv_heads
 from rankscope.train.fault_plan import parse_fault
 from rankscope.train.faults import Fault
@@ -64,12 +64,10 @@ def test_options_with_names_of_their_own_come_after_overrides() -> None:
     options = build_parser().parse_args(
         ["--override", "training.max_steps=9", "--max-steps", "3", "--strategy", "fsdp", "--resume", "auto"]
     )
-    assert overrides(options) == [
-        "training.max_steps=9",
-        "training.max_steps=3",
-        "system.strategy=fsdp",
-        "checkpoint.resume=auto",
-    ]
+    loaded = load_config("debug", None, options.override, named_options(options))
+    config = loaded.config
+    assert (config.training.max_steps, config.system.strategy, config.checkpoint.resume) == (3, "fsdp", "auto")
+    assert loaded.origin["training.max_steps"] == "--max-steps"
 
 
 def test_number_of_ranks_and_why(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,8 @@ import msgspec
 from rankscope.checks.model import CheckReport, Findings, Flaw, StepResult, result
 from rankscope.checks.say import ended, summary
 from rankscope.errors import UsageError
+from rankscope.spelling import mended
+from rankscope.terminal_text import harmless
 from rankscope.versions import versions
 
 SCHEMA = 1
@@ -58,17 +60,19 @@ class Choice:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} (see 'rankscope check --help')")
+        raise UsageError(f"{mended(message, self)} (see 'rankscope check --help')")
 
 
 def check_command(arguments: list[str]) -> int:
     """The verb: 0 when every step passed, 1 when one failed, 2 for a mistake in the command."""
     chosen = parse(arguments)
-    report = run_steps(chosen, os.environ, None if chosen.json else lambda done: print(ended(done), flush=True))
+    report = run_steps(
+        chosen, os.environ, None if chosen.json else lambda done: print(harmless(ended(done)), flush=True)
+    )
     if chosen.json:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(report), indent=2).decode() + "\n")
     else:
-        print(summary(report), flush=True)
+        print(harmless(summary(report)), flush=True)
     return 0 if report.ok else 1
 
 

@@ -129,6 +129,10 @@ def _device(place: Place, backend: str) -> Any:
 def _collectives(place: Place, backend: str, device: Any) -> list[str]:
     from rankscope.checks.collectives import COLLECTIVES
 
+    standing_in("step 5 (the first sum)", place.rank)
+    wrong = _first_sum(place, device)
+    if wrong is not None:
+        raise CheckFailed(_broken("all_reduce", place, backend, wrong))
     tried = []
     for name, run in COLLECTIVES.items():
         standing_in(f"step 5 ({name})", place.rank)
@@ -147,6 +151,21 @@ def _collectives(place: Place, backend: str, device: Any) -> list[str]:
         tried.append(name)
         _say(place.rank, f"  {name}: right")
     return tried
+
+
+def _first_sum(place: Place, device: Any) -> str | None:
+    """Every rank's number summed up, with the values before and after for people to see."""
+    import torch
+    import torch.distributed as dist
+
+    tensor = torch.tensor([float(place.rank)], device=device)
+    _say(place.rank, f"  Before all_reduce: tensor={tensor.item()}")
+    dist.all_reduce(tensor)
+    expected = place.world_size * (place.world_size - 1) // 2
+    right = tensor.item() == expected
+    _say(place.rank, f"  After all_reduce: tensor={tensor.item()}, expected={expected}")
+    _say(place.rank, f"  All-reduce test {'PASSED' if right else 'FAILED'}")
+    return None if right else f"the sum of all ranks' numbers is {tensor.item():g} and should be {expected}"
 
 
 def _broken(name: str, place: Place, backend: str, seen: str) -> Flaw:

@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from rankscope.clusters.yaml_text import Value, to_yaml
 from rankscope.errors import UsageError
+from rankscope.spelling import mended
 
 PORT = 29500
 _GROUP = "node"
@@ -126,7 +127,7 @@ def _says_ranks(command: tuple[str, ...]) -> bool:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} (see '{self.prog} --help')")
+        raise UsageError(f"{mended(message, self)} (see '{self.prog} --help')")
 
 
 def launch_manifest(place: str, arguments: list[str]) -> int:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from rankscope.errors import RankscopeError, UsageError
+from rankscope.spelling import mended
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,7 @@ exit "$code"
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} (see 'rankscope launch slurm --help')")
+        raise UsageError(f"{mended(message, self)} (see 'rankscope launch slurm --help')")
 
 
 def launch_slurm(arguments: list[str]) -> int:

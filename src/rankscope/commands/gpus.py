@@ -15,13 +15,14 @@ from rankscope.errors import UsageError
 from rankscope.evidence.gpu_state import GpuProcess, GpuState, read_gpu_states
 from rankscope.launch.gpu_choice import busy, choose, grave_xid, parse_wish, unfit, visible_indices
 from rankscope.report.phrases import plain
+from rankscope.spelling import mended
 
 _GIB = 1 << 30
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} (see 'rankscope gpus --help')")
+        raise UsageError(f"{mended(message, self)} (see 'rankscope gpus --help')")
 
 
 def gpus_command(arguments: list[str]) -> int:

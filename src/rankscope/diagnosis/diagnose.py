@@ -18,6 +18,7 @@ from rankscope.diagnosis.rules.offline import rules as offline
 from rankscope.diagnosis.rules.offline.log_facts import known_messages, signs_of_life
 from rankscope.diagnosis.rules.offline.record_only import softened
 from rankscope.diagnosis.rules.setup import rules as setup
+from rankscope.diagnosis.rules.setup.variables import with_set_up
 from rankscope.diagnosis.rules.standing import launched
 from rankscope.diagnosis.rules.standing import rules as standing
 from rankscope.diagnosis.rules.standing.gpu import xid_fix, xid_lines
@@ -38,7 +39,7 @@ def diagnose(evidence: Evidence) -> Ruling:
         finding = softened(_with_driver_faults(finding, case), case.graph, case.evidence)
         ruling = compose(finding, evidence, case.graph, case.endings)
     ruling = replace(_with_logs(ruling, evidence), stragglers=numbers.stragglers_of(case.evidence))
-    return with_memory_limit(with_stages(ruling, evidence), evidence)
+    return with_memory_limit(with_set_up(with_stages(ruling, evidence), evidence), evidence)
 
 
 def _with_driver_faults(finding: Finding, case: Case) -> Finding:

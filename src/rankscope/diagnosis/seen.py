@@ -14,6 +14,7 @@ from rankscope.diagnosis.device import device_wait, device_works, stands_in_devi
 from rankscope.diagnosis.device_facts import device_facts, ras_facts
 from rankscope.diagnosis.facts import Fact
 from rankscope.diagnosis.facts.launched import GpusWork, StandsOnGpu
+from rankscope.diagnosis.facts.logs import LastLine
 from rankscope.diagnosis.facts.recorded import RecordedCall
 from rankscope.diagnosis.facts.seen import (
     CouldNotRead,
@@ -28,17 +29,18 @@ from rankscope.diagnosis.facts.seen import (
     NothingToRead,
     NotUsed,
     OneLook,
+    Phase,
     SeenToMove,
     StoodStill,
 )
 from rankscope.diagnosis.finding import Possibility, Ruling
 from rankscope.diagnosis.launched import read_launched
-from rankscope.diagnosis.rules.offline.log_facts import signs_of_life
-from rankscope.diagnosis.rules.offline.log_phases import phase_of, what_may_keep_it
+from rankscope.diagnosis.rules.offline.log_facts import ago, signs_of_life
+from rankscope.diagnosis.rules.offline.log_phases import phase_of, references_of, what_may_keep_it
 from rankscope.diagnosis.rules.offline.log_progress import last_steps, said_done, still_counts
 from rankscope.diagnosis.rules.offline.log_ranks import line_of
 from rankscope.diagnosis.rules.standing.stand import busy, movement
-from rankscope.evidence.model import Evidence, RankEvidence
+from rankscope.evidence.model import Evidence, Log, RankEvidence
 
 _MOST_SHOWN = 8
 LOOK_INSIDE = Advice("look-inside")
@@ -177,7 +179,9 @@ def _silent(ruling: Ruling, evidence: Evidence) -> Ruling | None:
     ]
     silent = LogsEnd(ranks, min(ages, default=None), phase)
     next_steps = (LOOK_INSIDE, Advice("let-torch-dump"), Advice("run-with-rankscope"))
-    return unknown(ruling, silent, tuple(because), next_steps, what_may_keep_it(phase))
+    logs = [seen.log for seen in evidence.ranks if seen.log is not None]
+    known = replace(ruling, references=(*ruling.references, *references_of(phase, logs)))
+    return unknown(known, silent, tuple(because), next_steps, what_may_keep_it(phase))
 
 
 def _without_ranks(ruling: Ruling, evidence: Evidence) -> Ruling:
@@ -187,8 +191,23 @@ def _without_ranks(ruling: Ruling, evidence: Evidence) -> Ruling:
         return unknown(ruling, what, unused, (Advice("what-diagnose-reads"), Advice("run-with-rankscope")))
     steps = last_steps(evidence)
     because = (*unused, *((steps,) if steps is not None else ()))
+    phase = phase_of(evidence.log)
+    if phase != "unknown":
+        return _silent_without_ranks(ruling, evidence, evidence.log, phase, because)
     what_log = NoRankNamed(evidence.log.lines, evidence.log.files[:3])
     return unknown(ruling, what_log, because, (Advice("give-rank-logs"), Advice("prefix-output")))
+
+
+def _silent_without_ranks(
+    ruling: Ruling, evidence: Evidence, log: Log, phase: Phase, because: tuple[Fact, ...]
+) -> Ruling:
+    """Lines of no rank tell how far the job came, and nothing about who keeps it."""
+    ago_s = ago(log, evidence)
+    last = next((text.strip() for text in reversed(log.tail) if text.strip()), "")
+    line = LastLine(None, last[:100], None, ago_s)
+    known = replace(ruling, references=(*ruling.references, *references_of(phase, [log])))
+    steps = (LOOK_INSIDE, Advice("prefix-output"), Advice("let-torch-dump"))
+    return unknown(known, LogsEnd((), ago_s, phase), (line, *because, NoEndTold()), steps, what_may_keep_it(phase))
 
 
 def unknown(

@@ -259,7 +259,7 @@ class _Covering:
     """Finds the outermost recorded call that was open when the recorder noted an entry."""
 
     def __init__(self, calls: Iterable[Call]) -> None:
-        self._calls = [call for call in calls if call.depth == 0 and (call.group or call.op in COVERING)]
+        self._calls = [call for call in calls if call.depth == 0 and (call.group or call.op in COVERING | {BATCH})]
         self._starts = [call.entered_at for call in self._calls]
 
     def of(self, entry: Collective) -> Call | None:

@@ -10,6 +10,7 @@ from typing import Literal
 from rankscope.distributed.failures import BadEnvironment
 
 Wish = Literal["auto", "nccl", "gloo"]
+TIMEOUTS = ("NCCL_TIMEOUT", "NCCL_TIMEOUT_SECONDS")
 LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -63,6 +64,17 @@ def read_place(variables: Mapping[str, str], *, check_network: bool = True) -> P
     if check_network:
         _check_network(place)
     return place
+
+
+def read_timeout(variables: Mapping[str, str], otherwise: float = 600.0) -> float:
+    """NCCL_TIMEOUT or NCCL_TIMEOUT_SECONDS: NCCL itself knows neither, but people set them. Raises BadEnvironment."""
+    for name in TIMEOUTS:
+        if variables.get(name):
+            seconds = _number(variables, name)
+            if seconds < 1:
+                raise BadEnvironment(f"{name}={seconds}: give a number of seconds, as in {name}=3600")
+            return float(seconds)
+    return otherwise
 
 
 def _number(variables: Mapping[str, str], name: str) -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rankscope.distributed import nccl
 from rankscope.distributed.agreement import everybody_says, first_word, open_store
-from rankscope.distributed.environment import Place, read_place
+from rankscope.distributed.environment import Place, read_place, read_timeout
 from rankscope.distributed.failures import BadDevice, NoGroup, NoProof, NoRendezvous, SetupFailed
 from rankscope.mask import mask_environment
 
@@ -37,7 +37,7 @@ class Distributed:
 
 
 def setup_distributed(
-    *, timeout_s: float = 600.0, verbose: bool = True, device: torch.device | None = None
+    *, timeout_s: float | None = None, verbose: bool = True, device: torch.device | None = None
 ) -> Distributed:
     """Sets up the default process group, telling each step as `[DDP-DEBUG]` lines on standard output.
 
@@ -45,13 +45,18 @@ def setup_distributed(
     device is set before the group is made, and a first sum over all ranks proves the group before this returns. Where
     `device` is None it is the GPU of the local rank, or the CPU where there is none; with a CPU the backend is Gloo.
 
+    `timeout_s`: of every wait here, and of the group's collectives from then on; where it is None, NCCL_TIMEOUT or
+    NCCL_TIMEOUT_SECONDS says it, else 600.
+
     Raises SetupFailed, whose subclasses say in which phase; not caught, it ends the program with that phase's exit
     code: 80 environment, 81 device, 82 rendezvous, 83 process group, 84 first collective.
     """
     log = _Log(verbose)
     log.debug("setup_distributed() called")
     try:
-        return _set_up(log, timeout_s, device)
+        limit = timeout_s if timeout_s is not None else read_timeout(os.environ)
+        log.debug(f"Timeout of the set-up and of collectives: {limit:g} s")
+        return _set_up(log, limit, device)
     except SetupFailed as error:
         log.error(f"{error.phase}: {error}")
         log.failure()
@@ -251,8 +256,9 @@ class _Log:
         self._write("ERROR", text)
 
     def failure(self) -> None:
-        """The traceback of what is being handled, and the variables that NCCL and CUDA go by."""
-        sys.stdout.write(traceback.format_exc())
+        """The traceback of what is being handled, from the program's first line on, and the variables that NCCL and
+        CUDA go by."""
+        sys.stdout.write(_whole_traceback())
         self._write("DEBUG", "Printing NCCL/CUDA environment variables:")
         for name, value in sorted(mask_environment(os.environ).items()):
             if name.startswith(TOLD_ON_FAILURE):
@@ -262,6 +268,18 @@ class _Log:
     def _write(self, level: str, text: str) -> None:
         sys.stdout.write(f"[DDP-{level}] {text}\n")
         sys.stdout.flush()
+
+
+def _whole_traceback() -> str:
+    """Python's own begins where the exception is caught, which is here: the program's lines would be missing."""
+    error = sys.exc_info()[1]
+    if error is None:
+        return ""
+    told = traceback.TracebackException.from_exception(error)
+    inner = error.__traceback__
+    outer = traceback.extract_stack(inner.tb_frame.f_back) if inner is not None and inner.tb_frame.f_back else []
+    told.stack = traceback.StackSummary.from_list([*outer, *told.stack])
+    return "".join(told.format())
 
 
 __all__ = ["Distributed", "NoRendezvous", "setup_distributed"]

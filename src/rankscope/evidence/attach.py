@@ -33,8 +33,8 @@ def take_evidence(job: FoundJob, watch_s: float) -> Evidence:
         host=socket.gethostname(),
         world_size=job.world_size,
         started_at=min(rank.started_at for rank in job.ranks),
-        attempt=_attempt(job),
-        pages=_pages(job),
+        attempt=attempt_of(job),
+        pages=pages_of(job),
         command=(job.command,),
         versions={},
     )
@@ -62,12 +62,13 @@ def uses_distributed(evidence: Evidence) -> bool:
     return any(part in file for file in inside for part in _RANK_FRAMES)
 
 
-def _attempt(job: FoundJob) -> int:
+def attempt_of(job: FoundJob) -> int:
+    """How often it had been restarted."""
     counts = [rank.environment.get("TORCHELASTIC_RESTART_COUNT", "") for rank in job.ranks]
     return max((int(count) for count in counts if count.isdigit()), default=0)
 
 
-def _pages(job: FoundJob) -> Path | None:
+def pages_of(job: FoundJob) -> Path | None:
     """The probe's pages, for a job of `rankscope run`."""
     folder = job.ranks[0].environment.get("RANKSCOPE_PAGES")
     return Path(folder) if folder and Path(folder).is_dir() else None

@@ -55,6 +55,8 @@ class KnownRank:
     still_for_s: float | None = None
     page: Path | None = None
     """Where it is known; otherwise it is looked for by the process."""
+    environment: dict[str, str] = field(default_factory=dict)
+    """Where it was read before: a process that has ended tells nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,7 +354,7 @@ def _finish(
         crash_stack=_crash_stack(look.page, known),
         output_tail=mask_lines(known.output_tail),
         error_tail=(*mask_lines(known.error_tail), *comm_lines(facts.comm_logs, look.pid)),
-        environment=read_environment(look.pid),
+        environment=read_environment(look.pid) or known.environment,
         still_for_s=known.still_for_s,
         missing=missing,
     )

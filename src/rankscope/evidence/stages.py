@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
@@ -15,6 +17,7 @@ from rankscope.probe import page as layout
 
 NEWEST = 64
 """Stages kept in the evidence."""
+_VARIABLE = re.compile(r"(?:^|, )([A-Z][A-Z0-9_]*)=(.*?)(?=, [A-Za-z][\w ]*=|, [A-Z][A-Z0-9_]* unset|$)")
 _FEW = 4
 """New stages that are read one by one; of more, the whole ring is read at once."""
 
@@ -52,6 +55,15 @@ def current_stage(progress: Progress) -> Stage | None:
 def innermost(stages: tuple[Stage, ...] | list[Stage]) -> Stage | None:
     inside = [stage for stage in stages if stage.left_at is None]
     return inside[-1] if inside else None
+
+
+def variables_told(stages: Sequence[Stage]) -> dict[str, str]:
+    """Variables of the environment that the rank told of after its start, as it told them last."""
+    found: dict[str, str] = {}
+    for stage in stages:
+        if stage.kind == "status":
+            found.update((match[1], match[2]) for match in _VARIABLE.finditer(stage.note))
+    return found
 
 
 @dataclass(frozen=True, slots=True)

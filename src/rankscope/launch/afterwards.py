@@ -20,6 +20,7 @@ from rankscope.launch.job import Job
 from rankscope.launch.pace import Pace
 from rankscope.launch.replicas import replicas_differ
 from rankscope.report.conclude import annotated
+from rankscope.report.progress_words import Figures, slowest
 
 _MOST_LOSSES = 3
 _MOST_STARTS = 3
@@ -46,6 +47,14 @@ def complete(verdict: Verdict, notes: Iterable[str | Fact], job: Job, pace: Pace
         started_at=job.started_at,
         world_size=job.world_size,
     )
+
+
+def figures(job: Job) -> Figures:
+    """How far the ranks of this node came, and who was the slowest."""
+    beats = _heartbeats(job)
+    times = {rank: beat.phases for rank, beat in beats.items() if beat.phases is not None}
+    slow = slowest(times) if len(times) == len(job.ranks) else None
+    return Figures(len(job.ranks), min((beat.steps for beat in beats.values()), default=0), slow=slow)
 
 
 def numbers_suspected(job: Job) -> bool:

@@ -18,6 +18,7 @@ from rankscope.launch.departures import Departures
 from rankscope.launch.events import RanksStopped, Signalled, Started
 from rankscope.launch.job import Job, RankProcess
 from rankscope.launch.nodes.channel import ChannelLost
+from rankscope.launch.nodes.meeting import check_meeting_place
 from rankscope.launch.nodes.opening import open_exchange
 from rankscope.launch.process_tree import become_subreaper, kill_descendants, reap_orphans, wake_to_end
 from rankscope.launch.supervisor import Supervisor
@@ -55,6 +56,7 @@ class ScopeAgent(LocalElasticAgent):
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         become_subreaper()
+        self._check_meeting_place(worker_group)
         started_at = time.time()
         pids: dict[int, Any] = super()._start_workers(worker_group)
         context = self._pcontext
@@ -88,6 +90,15 @@ class ScopeAgent(LocalElasticAgent):
         self._take_over_signals()
         self._meet_other_nodes(worker_group, attempt)
         return pids
+
+    def _check_meeting_place(self, worker_group: WorkerGroup) -> None:
+        nodes = worker_group.group_world_size or 1
+        store: Any = worker_group.store
+        address: str | None = getattr(worker_group, "master_addr", None)  # set by the rendezvous
+        if nodes > 1 and address is not None and store is not None:
+            attempt = worker_group.spec.max_restarts - self._remaining_restarts
+            key = f"rankscope/meeting/{attempt}"
+            check_meeting_place(store, key, worker_group.group_rank or 0, nodes, address)
 
     def _meet_other_nodes(self, worker_group: WorkerGroup, attempt: int) -> None:
         """Small facts and evidence travel over the store that elastic already runs."""

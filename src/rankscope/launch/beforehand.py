@@ -8,6 +8,7 @@ from pathlib import Path
 from rankscope.clusters.slurm_step import place_in_step
 from rankscope.errors import CheckFailedBeforehand, UsageError
 from rankscope.launch.gpu_choice import choose_gpus
+from rankscope.launch.nodes.meeting import leads_to_itself
 from rankscope.launch.options import RunOptions
 from rankscope.report import live
 
@@ -62,6 +63,21 @@ def place_in_slurm(options: RunOptions) -> None:
     )
 
 
+def check_master(options: RunOptions) -> None:
+    """A static rendezvous at an address that is this machine itself works only where all nodes are this machine."""
+    torch = options.torch
+    several = str(torch.nnodes) not in ("1", "1:1")
+    if torch.rdzv_backend != "static" or not several or torch.node_rank == 0:
+        return
+    endpoint = torch.rdzv_endpoint.rpartition(":")[0] if torch.rdzv_endpoint else torch.master_addr
+    itself = leads_to_itself(endpoint)
+    if itself:
+        live.say(
+            f"the master's address {endpoint} is this machine itself ({itself}): right only where all nodes run here; "
+            "else give the address of node 0 with --master-addr"
+        )
+
+
 def place_on_gpus(options: RunOptions) -> None:
     """--gpus, and NUM_GPUS for the number of ranks; both say what they did."""
     chosen: tuple[int, ...] = ()
@@ -76,11 +92,19 @@ def place_on_gpus(options: RunOptions) -> None:
             )
         return
     number = os.environ.get("NUM_GPUS")
+    named = os.environ.get("GPU_RANK", "")
+    if named and not named.isdigit():
+        raise UsageError(f"GPU_RANK={named} is no number of a GPU: write GPU_RANK=3, or unset it")
     if chosen:
         options.torch.nproc_per_node = str(len(chosen))
         live.say(f"{len(chosen)} ranks, one for each GPU")
     elif number:
-        if not number.isdigit() or int(number) < 1:
-            raise UsageError(f"NUM_GPUS={number} is no number of GPUs: give 1 or more, or unset it")
-        options.torch.nproc_per_node = number
+        options.torch.nproc_per_node = str(gpus_by_variable(number))
         live.say(f"{number} ranks (NUM_GPUS={number}); --nproc-per-node changes that")
+
+
+def gpus_by_variable(number: str) -> int:
+    """NUM_GPUS as the number of ranks; raises UsageError where it is none."""
+    if not number.isdigit() or int(number) < 1:
+        raise UsageError(f"NUM_GPUS={number} is no number of GPUs: give 1 or more, or unset it")
+    return int(number)

@@ -9,14 +9,25 @@ import shutil
 import socket
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from rankscope.diagnosis.codec import verdict_to_json
 from rankscope.diagnosis.verdict import Verdict
 from rankscope.errors import UsageError
-from rankscope.launch import beforehand, comm_debug, environment, error_file, folder, limits, options, program
+from rankscope.launch import (
+    afterwards,
+    beforehand,
+    comm_debug,
+    environment,
+    error_file,
+    folder,
+    limits,
+    options,
+    program,
+)
 from rankscope.launch.events import CutShort
 from rankscope.launch.job import Job
 from rankscope.launch.nodes import node_key
@@ -24,9 +35,11 @@ from rankscope.launch.output import OutputPump
 from rankscope.launch.run_state import Policy
 from rankscope.launch.sinks import LogFile
 from rankscope.launch.stage_teller import StageTeller
+from rankscope.launch.status_line import StatusLine
 from rankscope.launch.supervisor import Supervisor
 from rankscope.private_files import make_private_folder
-from rankscope.report import live, terminal
+from rankscope.report import live, progress_words, terminal
+from rankscope.report.screen import open_screen
 from rankscope.versions import versions
 
 
@@ -35,9 +48,11 @@ def launch(arguments: list[str], pages_path: str) -> int:
     chosen = options.parse(arguments)
     beforehand.run_wanted_checks(chosen)
     beforehand.place_in_slurm(chosen)
+    beforehand.check_master(chosen)
     beforehand.place_on_gpus(chosen)
     processes = chosen.torch.nproc_per_node
     told = environment.limit_threads(int(processes) if processes.isdigit() else 2)
+    timeout = comm_debug.set_comm_timeout(chosen.comm_timeout_s, probe=chosen.probe)
     config, entry, entry_arguments = options.launch_config(chosen)
     program.name_program(chosen.torch)
     several = socket.gethostname() if config.max_nodes > 1 else None
@@ -57,17 +72,25 @@ def launch(arguments: list[str], pages_path: str) -> int:
         },
     )
     pages = Path(pages_path) if chosen.probe else None
+    screen = open_screen()
+    if screen is not None:
+        live.use(screen)
+    live.tell(live.Starts(chosen.torch.training_script, config.nproc_per_node, config.max_nodes, str(run_folder)))
     prepared = [
-        told,
         limits.set_low_memory() if chosen.low_memory else None,
         limits.set_memory_limit(chosen.memory_limit, probe=chosen.probe),
         limits.serialize_imports(chosen.serialize_imports, config.nproc_per_node, pages),
         comm_debug.set_comm_debug(run_folder) if chosen.comm_debug else None,
+        timeout,
     ]
     for line in [*prepared, *environment.prepare_environment(pages)]:
         if line is not None:
             live.say(line)
-    pump = OutputPump(sys.stdout.buffer, sys.stderr.buffer)
+    keep = _stage_log(run_folder)
+    if told is not None:
+        keep([f"rankscope: {told}"])
+        live.say(told if chosen.stages == "on" else "")
+    pump = OutputPump(sys.stdout.buffer, sys.stderr.buffer, merge=chosen.merge, screen=screen)
     job = Job(run_folder, pages, tuple(command), installed, pump)
     job.node_key = key
     if several and key is None:
@@ -77,10 +100,13 @@ def launch(arguments: list[str], pages_path: str) -> int:
         )
     policy = Policy(chosen.on_hang, chosen.on_nan, chosen.on_corrupt, chosen.restart_always)
     supervisor = Supervisor(
-        job, policy, chosen.stall_after_s, lambda last: _show(last, run_folder, chosen.json), page=chosen.report
+        job, policy, chosen.stall_after_s, lambda last: _show(last, job, chosen.json), page=chosen.report
     )
-    teller = StageTeller(job, chosen.stages, _stage_sink(run_folder), live.say)  # type: ignore[arg-type]
-    failure = _launch(config, entry, entry_arguments, chosen, job, supervisor, teller)
+    teller = StageTeller(job, chosen.stages, keep, live.show, live.say)
+    helpers: list[Helper] = [teller]
+    if screen is not None:
+        helpers.append(StatusLine(job, screen, teller.where))
+    failure = _launch(config, entry, entry_arguments, chosen, job, supervisor, helpers)
     code = supervisor.conclude(failure)
     _hand_on(supervisor.verdict, code, job)
     return code
@@ -97,6 +123,14 @@ def _hand_on(verdict: Verdict | None, code: int, job: Job) -> None:
         live.say(f"{error_file.VARIABLE}={target} cannot be written: {error.strerror}")
 
 
+class Helper(Protocol):
+    """Works in a thread of its own beside the ranks."""
+
+    def start(self) -> None: ...
+
+    def finish(self) -> None: ...
+
+
 def _launch(
     config: Any,
     entry: Any,
@@ -104,7 +138,7 @@ def _launch(
     chosen: options.RunOptions,
     job: Job,
     supervisor: Supervisor,
-    teller: StageTeller,
+    helpers: Sequence[Helper],
 ) -> BaseException | None:
     """Runs elastic's agent to its end; returns what kept it from starting the ranks, if anything."""
     from torch.distributed.elastic.multiprocessing import SignalException
@@ -130,7 +164,8 @@ def _launch(
         ScopeAgent, supervisor=supervisor, job=job, grace_s=chosen.grace_s
     )
     supervisor.start()
-    teller.start()
+    for helper in helpers:
+        helper.start()
     try:
         api.launch_agent(config, entry, list(arguments))
     except ChildFailedError as error:
@@ -140,24 +175,21 @@ def _launch(
     except SignalException as stopped:
         supervisor.feed(CutShort(int(stopped.sigval)))
         return None
+    except UsageError:
+        raise
     except Exception as error:  # noqa: BLE001  rendezvous and stores raise what they like; it becomes the verdict
         return error
     finally:
         supervisor.finish()
-        teller.finish()
+        for helper in helpers:
+            helper.finish()
         job.pump.finish(5.0)
     return None
 
 
-def _stage_sink(run_folder: Path) -> Callable[[list[str]], None]:
-    """Stage lines go to standard error and to `stages.log`, never among what the program prints on standard output."""
+def _stage_log(run_folder: Path) -> Callable[[list[str]], None]:
     log = LogFile(run_folder / "stages.log")
-
-    def tell(lines: list[str]) -> None:
-        live.show(lines)
-        log.write("".join(f"{line}\n" for line in lines).encode())
-
-    return tell
+    return lambda lines: log.write("".join(f"{line}\n" for line in lines).encode())
 
 
 def _quieten_elastic() -> None:
@@ -190,11 +222,20 @@ def _label(config: Any) -> str:
     return "GPU" if config.max_nodes == 1 and 0 < config.nproc_per_node <= devices else "R"
 
 
-def _show(verdict: Verdict, run_folder: Path, as_json: bool) -> None:
+def _show(verdict: Verdict, job: Job, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(verdict_to_json(verdict).decode() + "\n")
-    if verdict.outcome != "ok" or verdict.notes:
-        width = shutil.get_terminal_size((100, 24)).columns
-        color = terminal.use_color(sys.stderr)
-        text = terminal.render(verdict, color=color, width=max(60, min(width, 140)), folder=str(run_folder))
-        sys.stderr.write(text.rstrip("\n") + "\n")
+    width = shutil.get_terminal_size((100, 24)).columns
+    done = ""
+    if verdict.outcome == "ok":
+        figures = afterwards.figures(job)
+        # A rank that held the others up is a note of its own.
+        done = progress_words.done(replace(figures, slow=None) if verdict.stragglers else figures)
+    text = terminal.render(
+        verdict,
+        color=terminal.use_color(sys.stderr),
+        width=max(60, min(width, 140)),
+        folder=str(job.folder),
+        done=done,
+    )
+    sys.stderr.write(text.rstrip("\n") + "\n")

@@ -123,8 +123,11 @@ def _hang(state: State, verdict: Verdict, evidence: Evidence, still_s: float, *,
     restart = restart and (state.policy.restart_always or not again)
     state, keep = _find(state, verdict, evidence, "hang")
     state = replace(state, reported=verdict.certainty, reported_still_s=still_s)
-    then: live.Then = "restart" if restart else "stop" if stop else "watch"
-    tell = on.Tell(live.Detected(keep.verdict, then, f"--on-hang {wish}"))
+    option = f"--on-hang {wish}"
+    line: live.Line = live.Detected(keep.verdict, "restart" if restart and stop else "watch", option)
+    if stop and not restart:
+        line = live.Ending(keep.verdict, "the job", option)
+    tell = on.Tell(line)
     state, ask = _ask(state, "hang", restart=restart) if stop else (state, ())
     return state, (keep, *_tell_nodes(state, keep.verdict, stop, "hang"), tell, *ask)
 
@@ -182,9 +185,9 @@ def _bad_numbers(state: State, verdict: Verdict, wish: OnBadNumbers | None, *, s
     """The job goes on, unless it was asked to stop."""
     state = replace(state, told=state.told | {_kind(verdict)}, numbers=state.numbers or verdict)
     option = f"--on-{verdict.outcome} {wish}" if wish is not None else ""
-    tell = on.Tell(live.Detected(verdict, "stop" if stop else "go-on", option))
     if not stop:
-        return state, (tell,)
+        return state, (on.Tell(live.Detected(verdict, "go-on", option)),)
+    tell = on.Tell(live.Ending(verdict, "the job", option))
     state, ask = _ask(replace(state, found=verdict, found_for="numbers"), "numbers")
     return state, (tell, *ask)
 
@@ -250,10 +253,10 @@ def _overheard(state: State, event: on.Ruled) -> Step:
 def _obey(state: State, verdict: Verdict, reason: Reason, *, stop: bool) -> Step:
     """All nodes do the same. A job that failed is restarted by torch's agents by themselves, on all nodes."""
     restart = state.restarts_left > 0 and (reason != "hang" or state.policy.on_hang == "restart")
-    if stop and reason != "hang" and not restart:
+    if stop and not restart:
         line: live.Line = live.Ending(verdict, "the job")
     else:
-        line = live.Detected(verdict, "restart" if restart else "stop" if stop else "watch")
+        line = live.Detected(verdict, "restart" if restart else "watch")
     if not stop:
         return state, (on.Tell(line),)
     if restart and reason != "hang":

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 from collections.abc import Callable
+from types import FrameType
+from typing import NoReturn
 
 from rankscope.errors import MissingTorch, RankscopeError
 from rankscope.launch.guard import run_guarded
 from rankscope.launch.page_folder import make_page_folder, remove_page_folder, sweep
 from rankscope.mask import mask_text
+
+_TOO_EARLY = "interrupted before the ranks had started"
 
 
 def run(arguments: list[str]) -> int:
@@ -35,6 +40,7 @@ def watch(arguments: list[str]) -> int:
 
 def _watch(arguments: list[str], pages: str) -> int:
     def main() -> int:
+        _leave_at_once_on_ctrl_c()
         from rankscope.launch.watched.command import watch as watch_command
 
         return watch_command(arguments, pages)
@@ -44,11 +50,20 @@ def _watch(arguments: list[str], pages: str) -> int:
 
 def _launch(arguments: Callable[[], list[str]], pages: str) -> int:
     def main() -> int:
+        words = arguments()
+        _leave_at_once_on_ctrl_c()
         from rankscope.launch.command import launch
 
-        return launch(arguments(), pages)
+        return launch(words, pages)
 
     return _told(main)
+
+
+def _leave_at_once_on_ctrl_c() -> None:
+    """An import that is interrupted may swallow that, or end the process in C++. Nothing is lost by leaving at once:
+    the guard sees to what there is. As soon as ranks run, torch's agent and ours take the signal over."""
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+        signal.signal(signal.SIGINT, _leave)
 
 
 def _told(main: Callable[[], int]) -> int:
@@ -59,8 +74,13 @@ def _told(main: Callable[[], int]) -> int:
         _say(mask_text(str(error)))
         return error.exit_code
     except KeyboardInterrupt:
-        _say("interrupted before the ranks had started")
+        _say(_TOO_EARLY)
         return 130
+
+
+def _leave(number: int, _frame: FrameType | None) -> NoReturn:
+    _say(_TOO_EARLY)
+    os._exit(128 + number)
 
 
 def _say(text: str) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from rankscope.errors import UsageError
 from rankscope.mask import mask_arguments, mask_text
 from rankscope.private_files import NotOurs, make_private_folder, write_private
+from rankscope.report import live
 
 MARK = "run.json"
 
@@ -23,7 +24,7 @@ def make_run_folder(wanted: Path | None, script: str, host: str | None = None) -
     if wanted is not None:
         wanted = wanted / host if host is not None else wanted
         if (wanted / MARK).exists() and not wanted.is_symlink() and wanted.stat().st_uid == os.geteuid():
-            _move_aside(wanted)
+            live.say(f"the earlier run in '{wanted}' is now in '{_move_aside(wanted)}'")
         return _create(wanted)
     name = re.sub(r"[^\w.-]+", "-", Path(script).stem) or "job"
     stem = f"{time.strftime('%m%d-%H%M%S')}-{name}" + (f"-{host}" if host is not None else "")
@@ -51,7 +52,7 @@ def _create(path: Path) -> Path:
     return path
 
 
-def _move_aside(path: Path) -> None:
+def _move_aside(path: Path) -> Path:
     number = 1
     while (aside := path.with_name(f"{path.name}.{number}")).exists():
         number += 1
@@ -61,6 +62,7 @@ def _move_aside(path: Path) -> None:
         raise UsageError(
             f"'{path}' holds an earlier run and cannot be moved aside: {error.strerror}. Give another --run-dir"
         ) from error
+    return aside
 
 
 def describe_run(folder: Path, command: list[str], versions: dict[str, str], options: dict[str, object]) -> None:

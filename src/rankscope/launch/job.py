@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rankscope.diagnosis.rules.standing.stages import stage_of
+from rankscope.diagnosis.rules.standing.stages import stages_of
 from rankscope.errors import EvidenceError
 from rankscope.evidence import kernel
-from rankscope.evidence.collect import JobFacts, KnownRank, collect, find_page
+from rankscope.evidence.collect import JobFacts, KnownRank, collect, find_page, read_environment
 from rankscope.evidence.model import Evidence, Exit
 from rankscope.evidence.pages import read_page
 from rankscope.launch.events import End
@@ -34,6 +34,8 @@ class RankProcess:
     exit: Exit | None = None
     life_at: float = field(default_factory=time.time)
     """Last sign of life, as the watcher saw it."""
+    environment: dict[str, str] = field(default_factory=dict)
+    """As it was started with, secrets masked: a rank that has ended cannot be asked."""
     page: Path | None = None
     """Once it was found: of a rank's inner process it is found only while that lives."""
 
@@ -76,6 +78,8 @@ class Job:
         self.world_size = world_size
         self.stopping = False
         self.ranks = ranks
+        for process in ranks:
+            process.environment = read_environment(process.pid)
         text = json.dumps({str(process.rank): process.pid for process in ranks})
         try:
             write_private(self.folder / "ranks.json", f"{text}\n".encode())
@@ -139,13 +143,10 @@ class Job:
             if page is None:
                 continue
             try:
-                stage = stage_of(read_page(page, newest_calls=0).progress)
+                found[process.rank] = read_page(page, newest_calls=0).progress
             except EvidenceError as error:
                 self.note_problem(str(error))
-                continue
-            if stage is not None:
-                found[process.rank] = sentence(stage)
-        return found
+        return {rank: sentence(stage) for rank, stage in stages_of(found)}
 
     def gather(self, trigger: str) -> Evidence | None:
         """Evidence of the whole job; None where another node was asked to look, and its ruling will come."""
@@ -182,6 +183,7 @@ class Job:
                 error_tail=self.pump.tail((process.local_rank, "stderr")),
                 still_for_s=now - process.life_at if process.exit is None else None,
                 page=process.page,
+                environment=process.environment,
             )
             for process in self.ranks
         ]

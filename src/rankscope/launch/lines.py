@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
 LONGEST_LINE = 64 * 1024
-_ESCAPE = re.compile(rb"\x1b\[([0-?]*)[ -/]*([@-~])")
 
 
 class Cut(NamedTuple):
@@ -70,10 +68,3 @@ class LineCutter:
         if start:
             gone, self._rest = self._rest[:start], self._rest[start:]
             yield Cut(gone, None)
-
-
-def without_cursor_moves(line: bytes) -> bytes:
-    """Colours stay; sequences that move the cursor go, because they would write over other ranks' lines."""
-    if b"\x1b" not in line:
-        return line
-    return _ESCAPE.sub(lambda match: match.group() if match.group(2) == b"m" else b"", line)

@@ -9,8 +9,9 @@ from typing import Any
 
 from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs, Std
 
-from rankscope.launch.output import OutputPump
+from rankscope.launch.output import Name, OutputPump
 from rankscope.private_files import make_own_folder
+from rankscope.process_status import gpu_number
 
 
 class PumpLogs(LogsSpecs):
@@ -47,12 +48,12 @@ class PumpLogs(LogsSpecs):
                 self._pump.add_copy(stream, self._copies[stream], folder / f"filtered_{stream}.log")
         for local_rank, variables in envs.items():
             own = self._new_folder(f"attempt_{attempt}/{local_rank}")
-            prefix = self._prefix(local_rank, variables)
+            prefix, name = self._prefix(local_rank, variables)
             destination.stdouts[local_rank] = self._pump.open(
-                (local_rank, "stdout"), prefix, own and own / "stdout.log", self._on_console(local_rank, Std.OUT)
+                (local_rank, "stdout"), prefix, own and own / "stdout.log", self._on_console(local_rank, Std.OUT), name
             )
             destination.stderrs[local_rank] = self._pump.open(
-                (local_rank, "stderr"), prefix, own and own / "stderr.log", self._on_console(local_rank, Std.ERR)
+                (local_rank, "stderr"), prefix, own and own / "stderr.log", self._on_console(local_rank, Std.ERR), name
             )
             variables["TORCHELASTIC_ERROR_FILE"] = str(own / "error.json") if own is not None else ""
             destination.error_files[local_rank] = variables["TORCHELASTIC_ERROR_FILE"] or os.devnull
@@ -70,16 +71,21 @@ class PumpLogs(LogsSpecs):
             return False
         return stream in _of(self._tee, local_rank) or stream not in _of(self._redirects, local_rank)
 
-    def _prefix(self, local_rank: int, variables: dict[str, str]) -> str:
+    def _prefix(self, local_rank: int, variables: dict[str, str]) -> tuple[str, Name | None]:
+        """Before its lines, and the name under which it can share one; none with a prefix of the user's own."""
         template = os.environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE")
         if template:
-            return Template(template).safe_substitute(
+            own = Template(template).safe_substitute(
                 role_name=variables.get("ROLE_NAME", ""),
                 rank=variables.get("RANK", ""),
                 local_rank=local_rank,
             )
-        number = local_rank if self._label == "GPU" else variables.get("RANK", local_rank)
-        return f"{self._label}{number}:"
+            return own, None
+        number = int(variables.get("RANK", local_rank))
+        if self._label == "GPU":
+            ranks = variables.get("LOCAL_WORLD_SIZE", "")
+            number = gpu_number(os.environ, local_rank, int(ranks) if ranks.isdigit() else 0)
+        return f"{self._label}{number}:", (self._label, number)
 
 
 def _of(wanted: Any, local_rank: int) -> Std:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import sys
 from contextlib import suppress
@@ -14,7 +15,8 @@ from typing import Any, NoReturn
 from rankscope.errors import UsageError
 from rankscope.launch import limits
 from rankscope.launch.gpu_choice import parse_wish
-from rankscope.launch.run_state import OnBadNumbers, OnHang
+from rankscope.launch.run_state import OnBadNumbers, OnHang, Stages
+from rankscope.spelling import mended, nearest
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +33,15 @@ class RunOptions:
     json: bool
     report: bool
     """Leave a page after a good run too."""
-    stages: str
-    """`auto`, `on` or `off`."""
+    stages: Stages
+    merge: bool
+    """Equal lines of several ranks are shown once."""
     serialize_imports: str
     memory_limit: int | None
     low_memory: bool
     comm_debug: bool
+    comm_timeout_s: int | None = None
+    """What torch's own default of a group's timeout becomes; None leaves it."""
     gpus: str | None = None
     """As the user wrote it; None leaves the choice to CUDA_VISIBLE_DEVICES."""
     wait_for_gpus: bool = False
@@ -69,10 +74,12 @@ def parse(arguments: list[str]) -> RunOptions:
         json=namespace.json,
         report=namespace.report,
         stages=namespace.stages,
+        merge=not namespace.no_merge,
         serialize_imports=namespace.serialize_imports,
         memory_limit=namespace.memory_limit,
         low_memory=namespace.low_memory,
         comm_debug=namespace.comm_debug,
+        comm_timeout_s=namespace.comm_timeout,
         gpus=namespace.gpus,
         wait_for_gpus=namespace.wait,
         node_key_file=namespace.node_key_file,
@@ -153,9 +160,14 @@ def build_parser() -> argparse.ArgumentParser:
         "--stages",
         choices=["auto", "on", "off"],
         default="auto",
-        help="tell what every rank is doing, from its first line on: arguments, tokenizer, model, logger, process "
-        "group, first step. auto: all of it up to the first step, then what takes long; on: all of it; off: nothing "
-        "(default: auto)",
+        help="what every rank is doing, from its first line on: arguments, tokenizer, model, logger, process group, "
+        "first step; also versions and variables. auto: kept in stages.log of the run's folder, up to the first step "
+        "and then what takes long; on: all of it, and shown; off: nothing (default: auto)",
+    )
+    ours.add_argument(
+        "--no-merge",
+        action="store_true",
+        help="show a line that several ranks print at the same moment once for each of them, not once for all (R0-7:)",
     )
     ours.add_argument(
         "--serialize-imports",
@@ -178,6 +190,13 @@ def build_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="let NCCL and torch.distributed tell what they do; NCCL's lines go to comm/ in the run's folder and "
         "are read by the diagnosis",
+    )
+    ours.add_argument(
+        "--comm-timeout",
+        type=_seconds,
+        metavar="SECONDS",
+        help="how long a collective may take before torch gives it up, where the program does not say (torch: 600 with "
+        "NCCL, 1800 with gloo); NCCL_TIMEOUT=SECONDS means the same",
     )
     ours.add_argument("--json", action="store_true", help="print the verdict as JSON on standard output at the end")
     ours.add_argument(
@@ -218,7 +237,11 @@ def _leave_abbreviations_to_torch(parser: argparse.ArgumentParser, ours: argpars
 
 def _speak_in_one_line(parser: argparse.ArgumentParser) -> None:
     def error(message: str) -> NoReturn:
-        raise UsageError(f"{message} (see 'rankscope run --help')")
+        if "training_script" in message:
+            message = (
+                "there is no script to run: name it after the options, as in rankscope run --nproc-per-node 2 train.py"
+            )
+        raise UsageError(f"{mended(message, parser)} (see 'rankscope run --help')")
 
     parser.error = error  # type: ignore[method-assign]
 
@@ -240,6 +263,12 @@ def seconds(text: str) -> int:
     """Of `--grace`."""
     if not text.isdigit():
         raise argparse.ArgumentTypeError(f"'{text}' is no whole number of seconds")
+    return int(text)
+
+
+def _seconds(text: str) -> int:
+    if not text.isdigit() or not 1 <= int(text) <= 10**7:
+        raise argparse.ArgumentTypeError(f"'{text}' is no number of seconds: write 3600 for an hour")
     return int(text)
 
 
@@ -269,6 +298,36 @@ def _check(namespace: argparse.Namespace) -> None:
     processes = namespace.nproc_per_node
     if processes.lstrip("-").isdigit() and int(processes) < 1:
         raise UsageError(f"--nproc-per-node {processes}: a job needs at least 1 process per node")
+    if not processes.isdigit() and processes not in _DEVICES:
+        raise UsageError(f"--nproc-per-node {processes}: give a number, or one of {', '.join(_DEVICES)}")
+    _check_nodes(namespace)
+
+
+_DEVICES = ("auto", "gpu", "cpu", "xpu")
+
+
+def _check_nodes(namespace: argparse.Namespace) -> None:
+    if re.fullmatch(r"\d+(:\d+)?", str(namespace.nnodes)) is None:
+        raise UsageError(f"--nnodes {namespace.nnodes}: give a number of machines, or MIN:MAX as in 1:4")
+    least, most = (int(each) for each in (*str(namespace.nnodes).split(":"), str(namespace.nnodes))[:2])
+    if least < 1 or most < least:
+        raise UsageError(f"--nnodes {namespace.nnodes}: give 1 or more, or MIN:MAX with the smaller first, as in 1:4")
+    if not 0 <= namespace.node_rank < max(1, most):
+        raise UsageError(f"--node-rank {namespace.node_rank}: nodes count from 0, so give 0 to {most - 1}")
+    if namespace.master_port is not None and not 0 <= namespace.master_port < 65536:
+        raise UsageError(f"--master-port {namespace.master_port}: a port lies between 1 and 65535, and 29500 is usual")
+    known = _rendezvous_backends()
+    if known and namespace.rdzv_backend not in known:
+        close = nearest(namespace.rdzv_backend, known, "; ")
+        raise UsageError(f"--rdzv-backend {namespace.rdzv_backend} is not known{close}; there are {', '.join(known)}")
+
+
+def _rendezvous_backends() -> list[str]:
+    """Those that torch has registered; none where it no longer tells."""
+    from torch.distributed.elastic.rendezvous import registry
+
+    known: Any = getattr(registry, "handler_registry", None) or getattr(registry, "rendezvous_handler_registry", None)
+    return sorted(getattr(known, "_registry", {}))
 
 
 def launch_config(options: RunOptions) -> tuple[Any, Any, list[str]]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import itertools
 import os
 import selectors
 import threading
@@ -13,16 +15,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Literal
 
-from rankscope.launch.lines import Cut, LineCutter, without_cursor_moves
+from rankscope.launch import bars as bars_in_place
+from rankscope.launch.after_stop import TracebackFilter
+from rankscope.launch.bars import Bars
+from rankscope.launch.lines import Cut, LineCutter
+from rankscope.launch.merging import HeldLine, Merger
 from rankscope.launch.sinks import Console, LogFile
+from rankscope.report.screen import Screen
+from rankscope.report.words.phrases import rank_list
+from rankscope.terminal_text import harmless_bytes
 
 Key = tuple[int, str]
 """Local rank and `stdout` or `stderr`."""
+
+Name = tuple[str, int]
+"""What is said of a rank before its lines, in two parts: `R` and 3. Ranks with names can share a line: `R0-3:`."""
 
 _READ = 64 * 1024
 _PIPE_BYTES = 1 << 20
 _ATOMIC_WRITE = 4096
 _PROGRESS_EVERY_S = 5.0
+_STOPS_KNOWN_S = 0.5
 _TAIL_LINES = 400
 _TAIL_LINE_BYTES = 4096
 
@@ -31,7 +44,9 @@ _TAIL_LINE_BYTES = 4096
 class _Stream:
     """One opening of a key: a pipe, and what is known of its output so far."""
 
+    key: Key
     prefix: bytes
+    name: Name | None
     file: LogFile | None
     console: Console | None
     copies: list[_Copy]
@@ -43,6 +58,8 @@ class _Stream:
     shown_state: bytes | None = None
     """The progress bar's state that the console has; None once its line is finished."""
     state_due: float = 0.0
+    after_stop: TracebackFilter | None = None
+    """Once its rank was told to stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +72,25 @@ class OutputPump:
     """Hands out paths that ranks write to, and reads them all in one thread until `finish`.
 
     A console that blocks holds the ranks back once their pipes are full; `blocked_s` tells that from a hang.
-    Lines for which `drop` is true reach neither console nor file.
+    Lines for which `drop` is true reach neither console nor file. With `merge`, lines that several ranks print within a
+    moment are shown once. On a `screen`, progress bars stay in place.
     """
 
-    def __init__(self, stdout: BinaryIO, stderr: BinaryIO, *, drop: Callable[[bytes], bool] | None = None) -> None:
-        self._consoles = {"stdout": Console(stdout, "stdout"), "stderr": Console(stderr, "stderr")}
+    def __init__(
+        self,
+        stdout: BinaryIO,
+        stderr: BinaryIO,
+        *,
+        drop: Callable[[bytes], bool] | None = None,
+        merge: bool = False,
+        screen: Screen | None = None,
+    ) -> None:
+        self._consoles = {"stdout": Console(stdout, "stdout", screen), "stderr": Console(stderr, "stderr", screen)}
+        self._bars = Bars(screen) if screen is not None else None
+        self._merger = Merger() if merge else None
+        self._names: dict[int, Name] = {}
+        self._told_to_stop: deque[int] = deque()
+        self._stops_known = threading.Event()
         self._copies: dict[str, list[_Copy]] = {"stdout": [], "stderr": []}
         self._drop = drop
         self._streams: dict[Key, _Stream] = {}
@@ -76,7 +107,7 @@ class OutputPump:
         self._thread = threading.Thread(target=self._run, name="rankscope-output", daemon=True)
         self._thread.start()
 
-    def open(self, key: Key, prefix: str, file: Path | None, console: bool) -> str:
+    def open(self, key: Key, prefix: str, file: Path | None, console: bool, name: Name | None = None) -> str:
         """A path for this process to open for writing. The same key may be opened again after a restart."""
         if self._stop_at is not None:
             raise RuntimeError("the output pump has finished")
@@ -86,8 +117,10 @@ class OutputPump:
         os.set_blocking(read_fd, False)
         _enlarge(write_fd)
         target = self._consoles[key[1]] if console else None
-        stream = _Stream(prefix.encode(), log, target, self._copies[key[1]], read_fd, write_fd)
+        stream = _Stream(key, prefix.encode(), name, log, target, self._copies[key[1]], read_fd, write_fd)
         with self._lock:
+            if name is not None:
+                self._names[key[0]] = name
             self._streams[key] = stream
             self._new.append(stream)
             if log is not None:
@@ -102,6 +135,18 @@ class OutputPump:
             if stream is not None and stream.write_fd is not None:
                 os.close(stream.write_fd)
                 stream.write_fd = None
+
+    def told_to_stop(self, local_ranks: Sequence[int]) -> None:
+        """We are about to signal these ranks: tracebacks that they print from now on are kept in their files only.
+
+        Returns when what they had printed before is read, or after a moment where the console blocks.
+        """
+        self._stops_known.clear()
+        self._told_to_stop.extend(local_ranks)
+        with contextlib.suppress(OSError):  # the pump has finished
+            os.eventfd_write(self._wake_fd, 1)
+            if not self._stopped.is_set():
+                self._stops_known.wait(_STOPS_KNOWN_S)
 
     def add_copy(self, stream: Literal["stdout", "stderr"], needles: Sequence[str], file: Path) -> None:
         """Console lines that contain one of the needles are appended to the file too, prefix included."""
@@ -158,6 +203,8 @@ class OutputPump:
                 time.sleep(0.05)
         for stream in list(self._reading):
             self._end(stream)
+        if self._merger is not None:
+            self._write_held(self._merger.rest())
         for file in self._files:
             file.close()
         for key in list(self._streams):
@@ -175,9 +222,10 @@ class OutputPump:
 
     def _turn(self) -> None:
         """One round over all pipes that have something."""
-        for event, _ in self._selector.select(self._until_next_state()):
+        woken = False
+        for event, _ in self._selector.select(self._until_next()):
             if event.fd == self._wake_fd:
-                os.eventfd_read(self._wake_fd)
+                woken = True
                 continue
             stream: _Stream = event.data
             chunk = os.read(stream.read_fd, _READ)
@@ -185,10 +233,27 @@ class OutputPump:
                 self._take(stream, chunk)
             else:
                 self._end(stream)
-        while self._new:
-            stream = self._new.popleft()
-            self._reading.add(stream)
-            self._selector.register(stream.read_fd, selectors.EVENT_READ, stream)
+        if woken:
+            os.eventfd_read(self._wake_fd)
+            self._heed_wishes()
+        self._write_ready()
+
+    def _heed_wishes(self) -> None:
+        """New streams are read from the next turn on, and only then counts that their ranks were told to stop: what
+        they had printed before comes first."""
+        if self._new:
+            while self._new:
+                stream = self._new.popleft()
+                self._reading.add(stream)
+                self._selector.register(stream.read_fd, selectors.EVENT_READ, stream)
+            os.eventfd_write(self._wake_fd, 1)
+            return
+        while self._told_to_stop:
+            local_rank = self._told_to_stop.popleft()
+            for stream in self._reading:
+                if stream.key[0] == local_rank and stream.after_stop is None:
+                    stream.after_stop = TracebackFilter()
+        self._stops_known.set()
 
     def _take(self, stream: _Stream, chunk: bytes) -> None:
         if stream.file is not None and self._drop is None:
@@ -207,6 +272,8 @@ class OutputPump:
         with self._lock:
             cuts = list(stream.cutter.end())
         self._carry(stream, cuts)
+        if self._bars is not None:
+            self._bars.take_away(stream.key)
         if stream.file is not None:
             stream.file.close()
 
@@ -220,7 +287,10 @@ class OutputPump:
         with self._lock:
             stream.tail.extend(text[:_TAIL_LINE_BYTES] for text in texts[-_TAIL_LINES:])
         if stream.shown_state is not None and any(cut.text is not None or cut.raw.endswith(b"\n") for cut in cuts):
-            if texts and texts[0] == stream.shown_state:
+            bars = self._bars_of(stream)
+            if bars is not None:
+                bars.take_away(stream.key)
+            elif texts and texts[0] == stream.shown_state:
                 del texts[0]  # The bar's last state is on the console already.
             stream.shown_state = None
         self._show(stream, texts)
@@ -229,36 +299,74 @@ class OutputPump:
         """Whole lines, several to a write as long as a pipe takes them in one piece."""
         if stream.console is None:
             return
-        batch = b""
+        lines = []
         for text in texts:
-            line = stream.prefix + without_cursor_moves(text) + b"\n"
+            if stream.after_stop is not None and stream.after_stop.is_echo(text):
+                continue
+            shown = harmless_bytes(text)
+            line = stream.prefix + shown + b"\n"
             for copy in stream.copies:
                 if any(needle in text for needle in copy.needles):
                     copy.file.write(line)
-            if batch and len(batch) + len(line) > _ATOMIC_WRITE:
-                stream.console.write(batch)
-                batch = b""
-            batch += line
-        if batch:
-            stream.console.write(batch)
+            if self._merger is None or stream.name is None:
+                lines.append(line)
+            else:
+                self._merger.add(stream.key[0], stream.key[1], shown, time.monotonic())
+        _write_in_batches(stream.console, lines)
+        self._write_ready()
+
+    def _write_ready(self) -> None:
+        if self._merger is not None and self._merger.next_due is not None:
+            everybody = len({stream.key[0] for stream in self._reading if stream.console is not None})
+            self._write_held(self._merger.ready(time.monotonic(), everybody))
+
+    def _write_held(self, held: list[HeldLine]) -> None:
+        for target, lines in itertools.groupby(held, key=lambda line: line.target):
+            _write_in_batches(self._consoles[target], [self._named(line) + line.text + b"\n" for line in lines])
+
+    def _named(self, line: HeldLine) -> bytes:
+        names = [self._names[owner] for owner in line.owners]
+        numbers = rank_list((number for _, number in names), most=len(names)).replace(", ", ",")
+        return f"{names[0][0]}{numbers}:".encode()
 
     def _show_state(self, stream: _Stream) -> None:
         state = stream.cutter.state
         now = time.monotonic()
         if not state or not state.strip() or state == stream.shown_state or now < stream.state_due:
             return
-        stream.state_due = now + _PROGRESS_EVERY_S
+        bars = self._bars_of(stream)
+        stream.state_due = now + (_PROGRESS_EVERY_S if bars is None else bars_in_place.EVERY_S)
         stream.shown_state = state
-        self._show(stream, [state])
+        if bars is None:
+            self._show(stream, [state])
+        else:
+            bars.show(stream.key, (stream.prefix + state).decode("utf-8", "replace"))
 
-    def _until_next_state(self) -> float | None:
-        """Shows the progress states that are due; returns when the next one will be."""
+    def _bars_of(self, stream: _Stream) -> Bars | None:
+        return self._bars if stream.console is not None and stream.console.on_screen else None
+
+    def _until_next(self) -> float | None:
+        """Shows the progress states that are due; returns when the next one will be, or a line that is held."""
         waits = []
+        due = self._merger.next_due if self._merger is not None else None
+        if due is not None:
+            waits.append(max(0.0, due - time.monotonic()))
         for stream in self._reading:
             self._show_state(stream)
             if stream.cutter.state not in (None, b"", stream.shown_state):
                 waits.append(max(0.05, stream.state_due - time.monotonic()))
         return min(waits, default=None)
+
+
+def _write_in_batches(console: Console, lines: list[bytes]) -> None:
+    batch = b""
+    for line in lines:
+        if batch and len(batch) + len(line) > _ATOMIC_WRITE:
+            console.write(batch)
+            batch = b""
+        batch += line
+    if batch:
+        console.write(batch)
 
 
 def _enlarge(fd: int) -> None:

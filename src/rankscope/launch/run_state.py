@@ -12,6 +12,7 @@ from rankscope.launch.events import End, Reason
 
 OnHang = Literal["auto", "stop", "report", "restart"]
 OnBadNumbers = Literal["report", "stop"]
+Stages = Literal["auto", "on", "off"]
 Phase = Literal["running", "asked", "looking", "awaiting", "holding", "stopping", "closing", "killed", "over"]
 """running. asked: torch's agent was asked to stop the ranks. It is about to, and we are looking, awaiting the ruling of
 another node, or holding it back until everything is kept. stopping: it may. closing: no rank runs any more, and we look

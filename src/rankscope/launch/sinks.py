@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import io
 import os
-import select
 import time
 from pathlib import Path
 from typing import BinaryIO
 
 from rankscope.private_files import open_private_log
+from rankscope.report.screen import Screen, write_all
 
 _BACKLOG = 1 << 20
 _RETRY_S = 1.0
@@ -18,13 +18,19 @@ _RETRY_S = 1.0
 class Console:
     """Writes to the stream's descriptor itself: a blocked write then holds no lock that others need."""
 
-    def __init__(self, stream: BinaryIO, name: str) -> None:
+    def __init__(self, stream: BinaryIO, name: str, screen: Screen | None = None) -> None:
         self._stream = stream
         self._name = name
         self._fd = _descriptor(stream)
+        self._screen = screen if screen is not None and screen.is_terminal(self._fd) else None
         self._closed = False
         self._writing_since: float | None = None
         self.problem: str | None = None
+
+    @property
+    def on_screen(self) -> bool:
+        """Whether lines can stay in place there."""
+        return self._screen is not None
 
     @property
     def blocked_s(self) -> float:
@@ -37,11 +43,13 @@ class Console:
             return
         self._writing_since = time.monotonic()
         try:
-            if self._fd is None:
+            if self._screen is not None:
+                self._screen.write(data)
+            elif self._fd is None:
                 self._stream.write(data)
                 self._stream.flush()
             else:
-                _write_all(self._fd, data)
+                write_all(self._fd, data)
         except (OSError, ValueError) as error:
             # A full disk may have room later; a closed pipe or stream stays closed.
             self._closed = isinstance(error, BrokenPipeError | ValueError)
@@ -100,14 +108,6 @@ def _descriptor(stream: BinaryIO) -> int | None:
         return stream.fileno()
     except (io.UnsupportedOperation, OSError, ValueError):
         return None
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    while data:
-        try:
-            data = data[os.write(fd, data) :]
-        except BlockingIOError:  # Someone made the terminal non-blocking for all who share it.
-            select.select([], [fd], [])
 
 
 def _reason(error: OSError | ValueError) -> str:

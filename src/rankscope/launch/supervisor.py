@@ -149,7 +149,7 @@ class Supervisor:
             case on.NoRestart() if self._elastic is not None:
                 self._elastic.forgo_restarts()
             case on.LetGo(hurry):
-                self._job.stopping = True
+                self._ours_to_stop()
                 self._hurry = hurry
                 self._let_go.set()
             case on.Interrupt(number) if self._elastic is not None:
@@ -161,6 +161,7 @@ class Supervisor:
             case on.Exit(code):
                 self._code = code
             case on.ExitNow(code):
+                live.leave_screen()
                 sys.stdout.flush()
                 sys.stderr.flush()
                 os._exit(code)
@@ -189,6 +190,7 @@ class Supervisor:
                     self._leave_page(self._verdict)
                 case on.Show() if self._verdict is not None:
                     self._job.pump.finish(_LAST_OUTPUT_S)
+                    live.leave_screen()
                     self._show(self._verdict)
                 case on.SayGoodbye():
                     self._say_goodbye()
@@ -280,9 +282,14 @@ class Supervisor:
 
     def _end_now(self) -> None:
         self._job.poll()  # who had ended before that did so by itself
-        self._job.stopping = True
+        self._ours_to_stop()
         kill_descendants(os.getpid())
         self.feed(on.Over(self._job.ends()))
+
+    def _ours_to_stop(self) -> None:
+        """From now on the ranks end because of us, and what they raise about that is no news."""
+        self._job.stopping = True
+        self._job.pump.told_to_stop([process.local_rank for process in self._job.living()])
 
     def _say_goodbye(self) -> None:
         if self._job.nodes is not None:

@@ -26,6 +26,7 @@ _PAUSE_S = 0.002
 def note(page: Page, sites: Sites, book: StageBook, imports: ImportWatch) -> None:
     """Hangs itself into the interpreter's ways out; each does what it did before."""
     noted: list[BaseException] = []
+    failures: list[Any] = []
     previous_hook = sys.excepthook
     leave, leave_at_once = sys.exit, os._exit
     quitters = type(getattr(builtins, "exit", None))
@@ -51,6 +52,8 @@ def note(page: Page, sites: Sites, book: StageBook, imports: ImportWatch) -> Non
     @functools.wraps(leave)
     def sys_exit(status: Any = None, /) -> NoReturn:
         _guarded(page, lambda: leaving(f"sys.exit({status!r:.80})"))
+        if status:
+            failures.append(status)
         leave(status)
 
     @functools.wraps(leave_at_once)
@@ -69,7 +72,7 @@ def note(page: Page, sites: Sites, book: StageBook, imports: ImportWatch) -> Non
         # A program may have replaced sys.excepthook; the interpreter remembers the exception all the same.
         last = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
         _guarded(page, lambda: record(last))
-        if page.steps and not noted:
+        if page.steps and not noted and not failures and not page.not_finite:
             book.training_finished()
         _guarded(page, let_gloo_finish)
 

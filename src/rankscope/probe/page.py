@@ -285,6 +285,11 @@ class Page:
         self._numerics[0] += 1
         NUMERICS.pack_into(self.map, NUMERICS_OFFSET, *self._numerics)
 
+    @property
+    def not_finite(self) -> bool:
+        """Whether a value of this rank stopped being finite."""
+        return bool(self._numerics[0])
+
     def bad_loss(self) -> None:
         self._numerics[1] += 1
         NUMERICS.pack_into(self.map, NUMERICS_OFFSET, *self._numerics)

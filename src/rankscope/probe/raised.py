@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 
 from rankscope.probe.page import EXCEPTION, Earlier, Page
-from rankscope.probe.sites import traceback_frames
+from rankscope.probe.sites import absolute, traceback_frames
 
 _MOST = 8
 """Exceptions of one chain that are kept: the first ones, and the last."""
@@ -17,7 +17,7 @@ _GROUP: type[BaseException] | None = getattr(builtins, "BaseExceptionGroup", Non
 
 def write(page: Page, error: BaseException, thread: str = "MainThread", entry: bytes = EXCEPTION) -> None:
     """Stores an exception and what led to it: causes, contexts, the first member of a group."""
-    frames = traceback_frames(error.__traceback__)
+    frames = _frames(error)
     page.exception(_name(type(error)), text_of(error), thread, frames, chain_of(error), entry)
 
 
@@ -28,13 +28,19 @@ def chain_of(error: BaseException) -> list[Earlier]:
     while (before := _before(error)) is not None and id(before[1]) not in seen:
         led, error = before
         seen.add(id(error))
-        found.append(
-            (led, _name(type(error)), text_of(error), traceback_frames(error.__traceback__, _FRAMES_OF_EARLIER))
-        )
+        found.append((led, _name(type(error)), text_of(error), _frames(error, _FRAMES_OF_EARLIER)))
     found.reverse()
     if len(found) > _MOST:
         found[_MOST - _KEPT_OF_THE_LAST : -_KEPT_OF_THE_LAST] = []
     return found
+
+
+def _frames(error: BaseException, limit: int = 40) -> list[tuple[str, int, str]]:
+    """Innermost first. A file that does not compile has no frame: the line that Python names stands for it."""
+    frames = traceback_frames(error.__traceback__, limit)
+    if isinstance(error, SyntaxError) and error.filename and error.lineno:
+        frames.insert(0, (absolute(error.filename), error.lineno, "<module>"))
+    return frames
 
 
 def _before(error: BaseException) -> tuple[str, BaseException] | None:

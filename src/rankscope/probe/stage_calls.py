@@ -7,12 +7,16 @@ from collections.abc import Callable
 from types import FrameType, ModuleType
 from typing import Any
 
+from rankscope.probe import comm_timeout
 from rankscope.probe.imports import ImportWatch
 from rankscope.probe.stage_wrappers import Call, wrap_attribute
 from rankscope.probe.stages import StageBook
-from rankscope.probe.status_watch import tell_changes, tell_changes_after
+from rankscope.probe.status_watch import tell_changes, tell_status, tell_status_after, tell_variables
 
 _LONGEST_NOTE = 80
+_MEETING = ("store", "rank", "world_size")
+BY_ARGUMENTS = "by arguments"
+"""Of init_process_group: the ranks do not find each other by the variables alone."""
 
 
 def watch_calls(book: StageBook, imports: ImportWatch) -> None:
@@ -68,7 +72,26 @@ def _calls() -> list[tuple[str, str, Call]]:
         (
             "torch.distributed.distributed_c10d",
             "init_process_group",
-            Call("init_process_group", "Process group ready", "process group", note=_backend),
+            Call(
+                "init_process_group",
+                "Process group ready",
+                "process group",
+                note=_backend,
+                before=_changes,
+                failed=tell_variables,
+            ),
+        ),
+        (
+            "rankscope.distributed.setup",
+            "_set_up",
+            Call(
+                "setup_distributed",
+                "Distributed set-up done",
+                "set-up",
+                announce=False,
+                before=_changes,
+                failed=tell_variables,
+            ),
         ),
         (
             "torch.nn.parallel.distributed",
@@ -93,7 +116,7 @@ def _calls() -> list[tuple[str, str, Call]]:
         (
             "transformers.trainer",
             "Trainer.__init__",
-            Call("{cls}.__init__", "Trainer ready", "trainer", before=_status, after=tell_changes_after),
+            Call("{cls}.__init__", "Trainer ready", "trainer", before=_trainer_status, after=tell_status_after),
         ),
         ("transformers.trainer", "Trainer.train", _training("Trainer.train")),
         (
@@ -128,7 +151,10 @@ def _lightning(package: str, logger: Call) -> list[tuple[str, str, Call]]:
         (
             f"{package}.trainer.connectors.accelerator_connector",
             "_AcceleratorConnector.__init__",
-            Call("choosing accelerator and strategy", "Accelerator configured", "accelerator", announce=False),
+            # A strategy that the program made itself is the same configuration, told when it was made.
+            Call(
+                "choosing accelerator and strategy", "Accelerator configured", "accelerator", announce=False, once=True
+            ),
         ),
         (
             trainer,
@@ -139,7 +165,7 @@ def _lightning(package: str, logger: Call) -> list[tuple[str, str, Call]]:
                 "trainer",
                 note=_strategy,
                 before=_before_trainer,
-                after=tell_changes_after,
+                after=tell_status_after,
             ),
         ),
         (trainer, "Trainer.fit", _training("Trainer.fit")),
@@ -154,12 +180,16 @@ def _training(label: str) -> Call:
     return Call(label, "Training finished", "training", after=lambda book, _result: book.note_finished())
 
 
-def _status(book: StageBook, frame: FrameType, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
+def _trainer_status(book: StageBook, frame: FrameType, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
+    tell_status(book, frame, "before the trainer is made")
+
+
+def _changes(book: StageBook, frame: FrameType, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
     tell_changes(book, frame)
 
 
 def _before_trainer(book: StageBook, frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    tell_changes(book, frame)
+    tell_status(book, frame, "before the trainer is made")
     _callbacks(book, frame, args, kwargs)
 
 
@@ -181,7 +211,11 @@ def _strategy(_args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
 
 def _backend(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     backend = args[0] if args else kwargs.get("backend")
-    return f"backend={backend}"[:_LONGEST_NOTE] if backend else ""
+    named = f"backend={backend}"[:_LONGEST_NOTE] if backend else ""
+    method = args[1] if len(args) > 1 else kwargs.get("init_method")
+    by_hand = method not in (None, "env://") or len(args) > 2 or any(kwargs.get(name) is not None for name in _MEETING)
+    parts = (named, comm_timeout.told(kwargs.get("timeout")), BY_ARGUMENTS if by_hand else "")
+    return ", ".join(filter(None, parts))
 
 
 def _text(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:

@@ -29,8 +29,12 @@ class Call(NamedTuple):
     """What to add about this very call: `strategy=auto`."""
     before: Callable[[StageBook, FrameType, tuple[Any, ...], dict[str, Any]], None] | None = None
     after: Callable[[StageBook, Any], None] | None = None
+    failed: Callable[[StageBook], None] | None = None
+    """What to tell where the call raises."""
     from_user: bool = False
     """Only where the user's own code makes the call."""
+    once: bool = False
+    """Only where nothing of its kind was passed before."""
 
 
 def wrap_attribute(book: StageBook, owner: Any, name: str, call: Call) -> None:
@@ -79,6 +83,8 @@ def _wrap(book: StageBook, function: Any, call: Call) -> Any:
         frame = _frame_of(2)
         if call.from_user and not is_user_file(frame.f_code.co_filename):
             return None
+        if call.once and kind in book.kinds:
+            return None
         try:
             about, said = label, words
             if named:
@@ -97,6 +103,11 @@ def _wrap(book: StageBook, function: Any, call: Call) -> Any:
         if error is not None:
             hide_own_entry(error)
         book.end(stage, failed=True)
+        if call.failed is not None and stage is not None:
+            try:
+                call.failed(book)
+            except Exception as error:  # noqa: BLE001  noted on the page and shown in the report
+                book._give_up(error)
 
     def after(result: Any) -> None:
         if call.after is not None:
@@ -105,7 +116,7 @@ def _wrap(book: StageBook, function: Any, call: Call) -> Any:
             except Exception as error:  # noqa: BLE001  noted on the page and shown in the report
                 book._give_up(error)
 
-    plain = not named and call.note is None and call.before is None and not call.from_user
+    plain = not named and call.note is None and call.before is None and not call.from_user and not call.once
     return _scope["make"](
         function,
         begin if plain else begin_with_care,

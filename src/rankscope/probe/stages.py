@@ -84,6 +84,8 @@ class StageBook:
         """By label, and the instruction of its caller."""
         self._setting_up = True
         self._finished = False
+        self.kinds: set[str] = set()
+        """Of the stages that were begun or marked while the program set itself up."""
         self.enabled = True
         self._ledger = self._new_ledger()
 
@@ -131,6 +133,7 @@ class StageBook:
                 if kind and _has(stack, kind):
                     return None
             if announce or self._setting_up:
+                self.kinds.add(kind)
                 bits = STAGE_ANNOUNCED if announce else 0
                 index = self._begin_with_memory(label, words, kind, note, thread, frame, bits)
                 stage = (index, kind, bits, stack, frame_id)
@@ -156,7 +159,9 @@ class StageBook:
         if stage is None:
             return
         try:
-            index, _, bits, stack, _ = stage
+            index, kind, bits, stack, _ = stage
+            if kind == "training" and self._page.not_finite:
+                failed = True  # a run whose numbers went bad was not finished, whatever its trainer returned
             if stack and stack[-1] is stage:
                 stack.pop()
             elif not _take_out(stack, stage):

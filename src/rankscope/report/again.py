@@ -15,6 +15,7 @@ from rankscope.errors import EvidenceError, UsageError
 from rankscope.evidence.nan_dump import is_nan_dump, read_nan_dump
 from rankscope.evidence.readers.gather import gather
 from rankscope.report.phrases import plain
+from rankscope.spelling import mended
 
 if TYPE_CHECKING:
     from rankscope.diagnosis.verdict import Verdict
@@ -49,7 +50,7 @@ _MOST_REFUSED = 10
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} (see 'rankscope diagnose --help')")
+        raise UsageError(f"{mended(message, self)} (see 'rankscope diagnose --help')")
 
 
 def diagnose_command(arguments: list[str]) -> int:

@@ -18,6 +18,7 @@ from rankscope.report.conclude import examine, pronounce
 from rankscope.report.live import say
 from rankscope.report.phrases import plain
 from rankscope.report.words.phrases import span
+from rankscope.spelling import mended
 
 _DESCRIPTION = """\
 Look at a job that runs on this machine and seems to hang, whoever started it: torchrun, srun, mpirun,
@@ -39,7 +40,7 @@ _WATCH_S = 5.0
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} (see 'rankscope attach --help')")
+        raise UsageError(f"{mended(message, self)} (see 'rankscope attach --help')")
 
 
 def attach_command(arguments: list[str]) -> int:

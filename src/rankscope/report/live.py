@@ -11,13 +11,14 @@ from rankscope.diagnosis.facts import Fact
 from rankscope.diagnosis.facts.run import CameBack
 from rankscope.diagnosis.verdict import Verdict
 from rankscope.report.phrases import plain, short_path
+from rankscope.report.screen import Screen
 from rankscope.report.words import sentence
 from rankscope.report.words.phrases import ranks_text
+from rankscope.terminal_text import harmless
 
-Then = Literal["stop", "restart", "give-up", "watch", "go-on"]
-"""What becomes of the job."""
+Then = Literal["restart", "give-up", "watch", "go-on"]
+"""What becomes of a job that is not stopped, or not started again."""
 _THEN: dict[Then, str] = {
-    "stop": "stopping the job",
     "restart": "restarting the job",
     "give-up": "not restarted: it would fail again",
     "watch": "watching on, nothing is stopped",
@@ -26,8 +27,19 @@ _THEN: dict[Then, str] = {
 
 
 @dataclass(frozen=True, slots=True)
+class Starts:
+    """The first line of a run."""
+
+    program: str
+    ranks: int
+    """On this node."""
+    nodes: int
+    folder: str
+
+
+@dataclass(frozen=True, slots=True)
 class Detected:
-    """The headline, the moment it is known."""
+    """The headline, the moment it is known: no report follows soon."""
 
     verdict: Verdict
     then: Then
@@ -41,6 +53,8 @@ class Ending:
 
     verdict: Verdict
     whom: Literal["the job", "the other ranks"]
+    option: str = ""
+    """That decides it: `--on-hang auto`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +107,7 @@ class StoppedAtOnce:
     """A second one came."""
 
 
-Line = Detected | Ending | Noticed | Slowed | Said | GoesOn | LastLook | PassedOn | StoppedAtOnce
+Line = Starts | Detected | Ending | Noticed | Slowed | Said | GoesOn | LastLook | PassedOn | StoppedAtOnce
 
 
 def tell(line: Line) -> None:
@@ -102,13 +116,18 @@ def tell(line: Line) -> None:
 
 def words(line: Line) -> str:
     match line:
+        case Starts(program, ranks, nodes, folder):
+            here = f"{ranks} rank{'' if ranks == 1 else 's'}"
+            where = here if nodes == 1 else f"{here} here, {nodes} nodes"
+            return plain(f"{short_path(program)} · {where} · {short_path(folder)}")
         case Detected(verdict, then, option):
             after = f" after {verdict.detected_after_s:.1f} s" if verdict.detected_after_s is not None else ""
             tail = f"{_THEN[then]} ({option})" if option else _THEN[then]
             return plain(f"{verdict.outcome.upper()}, {verdict.certainty}{after}: {verdict.headline} ({tail})")
-        case Ending(verdict, whom):
+        case Ending(verdict, whom, option):
             about = _who_and_where(verdict)
-            return plain(f"{verdict.outcome.upper()}{about} (stopping {whom}; the report follows)")
+            decided = f"{whom} ({option})" if option else whom
+            return plain(f"{verdict.outcome.upper()}{about} (stopping {decided}; the report follows)")
         case Noticed(verdict):
             return plain(f"note: {verdict.headline} The job is watched.")
         case Slowed(stragglers):
@@ -142,10 +161,29 @@ def say(text: str) -> None:
         show([f"rankscope: {text}"])
 
 
+_screens: list[Screen] = []
+"""The terminal with lines in place, while a run has one."""
+
+
+def use(screen: Screen) -> None:
+    """From now on everything is said above what stands in place there, until `leave_screen`."""
+    _screens[:] = [screen]
+
+
+def leave_screen() -> None:
+    """What stood in place goes."""
+    while _screens:
+        _screens.pop().close()
+
+
 def show(lines: list[str]) -> None:
-    """Whole lines as they are, in one piece."""
+    """Whole lines, in one piece; harmless to a terminal whatever of a job they quote."""
+    text = "".join(f"{harmless(line)}\n" for line in lines)
     try:
-        sys.stderr.write("".join(f"{line}\n" for line in lines))
+        if _screens:
+            _screens[0].write(text.encode("utf-8", "replace"))
+            return
+        sys.stderr.write(text)
         sys.stderr.flush()
     except OSError:
         return  # nobody reads the terminal any more; the same is written to the run's folder

@@ -36,9 +36,11 @@ def markdown(incident: Incident) -> str:
         )
     parts += _list("To confirm", verdict.next[:3])
     parts += _list("Notes", verdict.notes[:8])
-    parts += _list("See", verdict.references[:3])
+    # Ours, and left as they are: a forge makes links of them.
+    references = "\n".join(f"- {plain(text)}" for text in verdict.references[:3])
+    parts.append(f"**See**\n\n{references}" if references else "")
     parts.append(_about(incident))
-    for output in outputs(incident)[:_MOST_OUTPUTS]:
+    for output in outputs(incident)[0][:_MOST_OUTPUTS]:
         parts.append(_output(output))
     return "\n\n".join(filter(None, parts)) + "\n"
 
@@ -122,4 +124,5 @@ _VERSIONS = ("torch", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "python")
 
 def _output(output: Output) -> str:
     lines = [*output.lines, *output.errors][-_MOST_LINES:]
-    return f"<details><summary>last output of ranks {output.label}</summary>\n\n{_fenced(lines, 'text')}\n\n</details>"
+    head = f"<details><summary>last output of {ranks_text(output.ranks)}</summary>"
+    return "\n\n".join((head, _fenced(lines, "text"), "</details>"))

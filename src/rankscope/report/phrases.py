@@ -3,20 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 import unicodedata
 
-_ESCAPES = re.compile(
-    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # colours and cursor moves
-    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f]).*?(?:\x07|\x1b\\|\x9c|$)"  # titles, links and the like
-    r"|\x1b[ -/]*[0-~]?",
-    re.DOTALL,
-)
-
-
-def without_escapes(text: str) -> str:
-    """Without colours, cursor moves, titles and links of a terminal."""
-    return _ESCAPES.sub("", text)
+from rankscope.terminal_text import without_escapes
 
 
 def plain(text: str) -> str:

@@ -30,7 +30,8 @@ class Position:
     """Where a rank is: in a stage, or after the last one it passed."""
 
     stage: Stage | None
-    passed: int
+    number: int
+    """Of that stage, the same on every rank."""
     last_words: str
     since: float
     training: bool
@@ -86,7 +87,7 @@ def who_is_where(positions: Mapping[int, Position], now: float) -> str:
     for where, ranks in sorted(groups.items(), key=lambda item: item[1] is not most):
         first = positions[ranks[0]]
         who = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {rank_list(ranks).replace(', ', ',')}"
-        number = "" if first.training else f" (stage {_number(first)})"
+        number = "" if first.training else f" (stage {first.number})"
         if ranks is most:
             parts.append(f"{who} {'is' if len(ranks) == 1 else 'are'} {where}{number}")
             continue
@@ -100,10 +101,6 @@ def _where(position: Position) -> str:
     if position.stage is not None:
         return f'in "{position.stage.label}"'
     return "in training" if position.training else f'after "{position.last_words}"'
-
-
-def _number(position: Position) -> int:
-    return position.passed + 1 if position.stage is not None else position.passed
 
 
 def _line(at: float, speaker: Speaker, text: str) -> str:

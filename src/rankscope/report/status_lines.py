@@ -18,8 +18,7 @@ def status_lines(
     lines = [
         "versions: " + ", ".join(f"{name} {value}" for name, value in versions.items() if name != "executable"),
         f"GPUs: {_gpus(gpus)}",
-        f"environment of {ranks_text(environments)}: "
-        + (_pairs({**counted, **shared}) or "nothing that matters here is set"),
+        f"environment of {ranks_text(environments)}: " + (_pairs({**counted, **shared}) or "could not be read"),
     ]
     alike: dict[str, list[int]] = {}
     for rank, variables in sorted(environments.items()):

@@ -6,7 +6,7 @@ import os
 import re
 import textwrap
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TextIO
 
@@ -36,15 +36,18 @@ _OUTCOME_COLOR: dict[Outcome, str] = {
 _DROPPING = (
     ("see", 0),
     ("messages", 2),
+    ("stages", 3),
     ("last signs", 1),
     ("to confirm", 1),
     ("note", 1),
     ("messages", 0),
+    ("stages", 2),
     ("may be", 3),
     ("to confirm", 0),
     ("also possible", 0),
     ("note", 0),
     ("last signs", 0),
+    ("stages", 1),
     ("because", 3),
     ("fix", 2),
     ("because", 1),
@@ -64,6 +67,7 @@ _LABELS = (
         "also possible",
         "to confirm",
         "messages",
+        "stages",
         "last signs",
         "note",
         "see",
@@ -88,21 +92,23 @@ def use_color(stream: TextIO) -> bool:
     return os.environ.get("TERM") != "dumb" and stream.isatty()
 
 
-def render(verdict: Verdict, *, color: bool, width: int = 100, folder: str) -> str:
-    """The verdict in words, without a newline at the end; `folder` is where the evidence lies."""
+def render(verdict: Verdict, *, color: bool, width: int = 100, folder: str, done: str = "") -> str:
+    """The verdict in words, without a newline at the end; `folder` is where the evidence lies, `done` what a good run
+    did."""
     width = max(width, _LEAST_WIDTH)
     if verdict.outcome == "ok":
-        head, parts = _ok_head(verdict), [part for part in _parts(verdict, folder) if part.label in _WHEN_WELL]
+        head, parts = _ok_head(verdict, done), [part for part in _parts(verdict, folder) if part.label in _WHEN_WELL]
     else:
         head, parts = _bad_head(verdict), _parts(verdict, folder)
     lines = _fit(head, [part for part in parts if part.texts], width)
     return "\n".join(_colored(lines, verdict) if color else lines)
 
 
-def _ok_head(verdict: Verdict) -> tuple[str, str]:
+def _ok_head(verdict: Verdict, done: str) -> tuple[str, str]:
     facts = [f"rankscope: OK, {verdict.world_size} rank{'' if verdict.world_size == 1 else 's'}"]
     if verdict.started_at is not None and verdict.ended_at is not None:
         facts.append(duration(verdict.ended_at - verdict.started_at))
+    facts += [done] if done else []
     # Of a job that goes on only what was seen of it can be said.
     return (", ".join(facts), "") if not verdict.because else (f"{', '.join(facts)}: ", plain(verdict.headline))
 
@@ -130,6 +136,7 @@ def _parts(verdict: Verdict, folder: str) -> list[_Part]:
         _Part("also possible", _texts(() if unknown else others)),
         _Part("to confirm", _texts(verdict.next[:2])),
         _Part("messages", _texts(_message_texts(verdict.messages))),
+        _Part("stages", _texts(_stage_texts(verdict.stages))),
         _Part("last signs", _texts(() if unknown else _sign_texts(verdict.signs_of_life))),
         _Part("note", _texts(verdict.notes)),
         _Part("see", _texts(verdict.references[:2])),
@@ -151,6 +158,17 @@ def _message_texts(messages: tuple[KnownMessage, ...]) -> list[str]:
         who = f"{ranks_text(ranks)}: " if ranks else ""
         texts.append(f"{who}{meaning}" + ("" if role == "neutral" else f" ({role})"))
     return texts[:_MOST_GROUPS]
+
+
+def _stage_texts(stages: Mapping[int, str]) -> list[str]:
+    """`ranks 0-2 after stage 9, First optimizer step done`: those that stand alike are one text, most of them first."""
+    alike: dict[str, list[int]] = {}
+    for rank, stage in sorted(stages.items()):
+        alike.setdefault(stage, []).append(rank)
+    groups = sorted(alike.items(), key=lambda group: -len(group[1]))
+    texts = [f"{ranks_text(ranks)} {stage}" for stage, ranks in groups[:_MOST_GROUPS]]
+    rest = sum(len(ranks) for _, ranks in groups[_MOST_GROUPS:])
+    return [*texts, f"and {rest} more ranks"] if rest else texts
 
 
 def _sign_texts(signs: tuple[SignOfLife, ...]) -> list[str]:

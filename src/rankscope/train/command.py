@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from rankscope.distributed.environment import TIMEOUTS
 from rankscope.errors import MissingTorch, UsageError
+from rankscope.spelling import mended
 from rankscope.train.config import RunConfig
 from rankscope.train.fault_plan import KINDS, FaultKind, FaultPlan, parse_fault
 
@@ -28,6 +30,10 @@ _FOR_RUN: dict[FaultKind, tuple[str, ...]] = {"hang": ("--on-hang", "stop", "--s
 """A call that may yet return is only ever a likely hang, reported and watched: game day should end by itself."""
 
 
+_OUTPUT = ("--no-merge",)
+"""Every line of the trainer names its GPU; whoever filters a log by `GPU2:` finds all of that rank."""
+
+
 def train_command(arguments: list[str]) -> int:
     """The verb."""
     options, for_run = _parse(arguments)
@@ -35,28 +41,33 @@ def train_command(arguments: list[str]) -> int:
         return _replay(options.replay_nan)
     from rankscope.train.settings import load_config, render_config
 
-    loaded = load_config(_preset(options), options.config, overrides(options))
+    loaded = load_config(_preset(options), options.config, options.override, named_options(options))
     if options.show_config:
         sys.stdout.write(render_config(loaded))
         return 0
     config = loaded.config
+    if options.plan:
+        return _show_plan(config)
     if options.export is not None:
         return _export(config, options.export)
-    fault = None if options.fault is None else parse_fault(options.fault)
+    fault = None if options.fault is None else parse_fault(options.fault, config.training.max_steps)
     _need("torch", "train")
     from rankscope.launch.entry import run_prepared
 
     return run_prepared(lambda: _prepared(options, config, fault, for_run))
 
 
-def overrides(options: argparse.Namespace) -> list[str]:
-    """Options with a name of their own are overrides too, and come last: they were meant."""
+def named_options(options: argparse.Namespace) -> dict[str, tuple[str, object]]:
+    """The options, and the one variable, that stand for a key of the configuration: name → key and value."""
+    name = next((name for name in TIMEOUTS if os.environ.get(name)), "")
+    by_hand = any(each.startswith("system.timeout_s=") for each in options.override)
     own = {
-        "training.max_steps": options.max_steps,
-        "system.strategy": options.strategy,
-        "checkpoint.resume": options.resume,
+        name: ("system.timeout_s", None if by_hand else os.environ.get(name)),
+        "--max-steps": ("training.max_steps", options.max_steps),
+        "--strategy": ("system.strategy", options.strategy),
+        "--resume": ("checkpoint.resume", options.resume),
     }
-    return [*options.override, *(f"{key}={value}" for key, value in own.items() if value is not None)]
+    return {option: (key, value) for option, (key, value) in own.items() if value is not None}
 
 
 def _prepared(
@@ -69,6 +80,8 @@ def _prepared(
     from rankscope.train.plan import RunPlan, write_plan
     from rankscope.train.state.before_start import check_checkpoints
 
+    if options.wait and options.gpus is None:
+        raise UsageError("--wait waits for free GPUs: say which with --gpus auto:2")
     if options.gpus is not None:
         choose_gpus(options.gpus, wait=options.wait, say=live.say)
     ranks, why, on_gpus = count_ranks(config, options.nproc_per_node)
@@ -97,6 +110,8 @@ def _prepared(
         live.say(f"with {' '.join(for_run_of(fault))}, so that it ends; what follows -- changes that")
     return [
         *("--nproc-per-node", str(ranks), "--run-dir", str(folder)),
+        *_OUTPUT,
+        *(("--stages", "on") if options.debug else ()),
         *for_run_of(fault),
         *for_run,
         *("--module", "rankscope.train.rank", str(path.resolve())),
@@ -112,14 +127,22 @@ def count_ranks(config: RunConfig, wanted: int | None) -> tuple[int, str, bool]:
     """How many ranks to start on this machine, why, and whether they have GPUs."""
     import torch
 
+    from rankscope.launch.beforehand import gpus_by_variable
+
     gpus = torch.cuda.device_count() if config.system.device != "cpu" and torch.cuda.is_available() else 0
     if config.system.device == "cuda" and not gpus:
         raise UsageError("system.device is 'cuda', and no GPU is visible: write system.device=auto or cpu")
-    if wanted is None and os.environ.get("NUM_GPUS", "").isdigit():
-        wanted = int(os.environ["NUM_GPUS"])
+    said = "--nproc-per-node"
+    if wanted is None and os.environ.get("NUM_GPUS"):
+        wanted, said = gpus_by_variable(os.environ["NUM_GPUS"]), "NUM_GPUS"
     if wanted is not None:
-        if wanted < 1 or (gpus and wanted > gpus):
-            raise UsageError(f"{wanted} ranks are not possible here: {gpus} GPUs are visible, and each rank needs one")
+        if wanted < 1:
+            raise UsageError(f"{said} {wanted}: a job needs at least 1 rank; leave it out for {gpus or 2}")
+        if gpus and wanted > gpus:
+            raise UsageError(
+                f"{said} {wanted} is not possible here: {gpus} GPUs are visible, and each rank needs one; "
+                f"write {gpus}, or system.device=cpu"
+            )
         if wanted > 1 and config.system.strategy == "single":
             raise UsageError(f"--strategy single is one process, not {wanted}: use ddp")
         return wanted, "asked for", gpus > 0
@@ -160,6 +183,20 @@ def _dataset(config: RunConfig) -> tuple[str | None, int]:
     return str(Path(prepared.folder).resolve()), prepared.manifest.vocab_size
 
 
+def _show_plan(config: RunConfig) -> int:
+    _need("torch", "train")
+    from rankscope.train.memory_plan import plan_text
+
+    # A tokenizer that is not made yet has the size that was asked for.
+    size = {"bytes": 256, "bpe": config.data.tokenizer_vocab_size}.get(
+        config.data.tokenizer, config.model.vocab_size or 0
+    )
+    if not size:
+        raise UsageError("--plan needs the size of the vocabulary: write model.vocab_size")
+    sys.stdout.write(plan_text(config, size))
+    return 0
+
+
 def _replay(file: Path) -> int:
     _need("torch", "train")
     from rankscope.train.forensics import replay
@@ -183,14 +220,13 @@ def _need(module: str, verb: str) -> None:
         raise MissingTorch(verb)
 
 
-def _preset(options: argparse.Namespace) -> str | None:
+def _preset(options: argparse.Namespace) -> str:
+    """The preset that lies beneath --config too."""
     if options.debug and options.preset not in (None, "debug"):
         raise UsageError(f"--debug is --preset debug, and --preset {options.preset} was given too: leave one out")
     if options.debug:
         return "debug"
-    if options.preset is None and options.config is None:
-        return "production"
-    preset: str | None = options.preset
+    preset: str = options.preset or "production"
     return preset
 
 
@@ -204,7 +240,7 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} (see 'rankscope train --help')")
+        raise UsageError(f"{mended(message, self)} (see 'rankscope train --help')")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -221,7 +257,7 @@ def build_parser() -> argparse.ArgumentParser:
     what.add_argument(
         "--preset",
         metavar="NAME",
-        help="a configuration that comes with rankscope (default: production; none with --config)",
+        help="a configuration that comes with rankscope, also beneath --config (default: production)",
     )
     what.add_argument("--config", type=Path, metavar="FILE", help="JSON (with // comments), YAML or TOML")
     what.add_argument(
@@ -240,6 +276,11 @@ def build_parser() -> argparse.ArgumentParser:
         help="write the weights of the newest checkpoint, or of --resume PATH, as safetensors; then stop",
     )
     what.add_argument("--show-config", action="store_true", help="print every value and where it came from; then stop")
+    what.add_argument(
+        "--plan",
+        action="store_true",
+        help="print parameters and the memory of a GPU for 1, 4 and 8 GPUs and each strategy; then stop",
+    )
     where = parser.add_argument_group("where to train")
     where.add_argument("--gpus", metavar="LIST", help="0,3 by number; auto: all that are free; auto:2: the two freest")
     where.add_argument("--wait", action="store_true", help="with --gpus: start once enough of them are free")

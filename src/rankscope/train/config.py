@@ -157,6 +157,9 @@ class CheckpointConfig:
     """Save after the last step."""
     keep_last: int = 3
     """Complete checkpoints to keep; older ones are removed."""
+    keep_earlier: int | None = 3
+    """Earlier runs in the same directory whose checkpoints are kept when a run starts from the beginning there; those
+    of older ones are removed. null: all are kept."""
     asynchronous: bool = True
     """Write in the background while training goes on."""
     resume: str = "no"
@@ -323,6 +326,7 @@ def _rules(config: RunConfig) -> list[tuple[str, bool, str]]:
         ("training.loss_chunk_tokens", training.loss_chunk_tokens),
         ("data_sampling.n_samples", config.data_sampling.n_samples),
         ("data.workers", config.data.workers),
+        ("checkpoint.keep_earlier", config.checkpoint.keep_earlier),
     ]
     heads = max(1, model.heads)
     data = config.data

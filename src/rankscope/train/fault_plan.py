@@ -21,17 +21,22 @@ class FaultPlan:
     step: int
 
 
-def parse_fault(text: str) -> FaultPlan:
-    """From the command line; the rank is 1 and the step 5 where they are left out."""
+def parse_fault(text: str, steps: int | None = None) -> FaultPlan:
+    """From the command line; the rank is 1 and the step 5 where they are left out. `steps`: how many the run makes."""
     kind, _, where = text.partition("@")
     if kind not in KINDS:
         near = difflib.get_close_matches(kind, KINDS, n=1)
-        hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(KINDS)}"
-        raise UsageError(f"--fault: no fault '{kind}'; {hint}")
+        hint = f"did you mean '{near[0]}'? " if near else ""
+        raise UsageError(f"--fault: no fault '{kind}'; {hint}there are {', '.join(KINDS)}")
     values = {"rank": 1, "step": 5}
     for part in filter(None, where.split(",")):
         match = re.fullmatch(r"(\w+)=(\d+)", part)
         if match is None or match[1] not in values:
             raise UsageError(f"--fault: '{part}' is neither rank=NUMBER nor step=NUMBER; {_FORM}")
         values[match[1]] = int(match[2])
+    if steps is not None and values["step"] >= steps:
+        raise UsageError(
+            f"--fault: step {values['step']} never comes, because the run makes steps 0 to {steps - 1}: "
+            f"write {kind}@rank={values['rank']},step={steps - 1} at most, or raise --max-steps"
+        )
     return FaultPlan(kind, values["rank"], values["step"])  # type: ignore[arg-type]

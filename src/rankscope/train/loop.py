@@ -17,6 +17,7 @@ from rankscope.train.flops import FORMULA, flops_per_token, peak_flops
 from rankscope.train.forensics.investigation import EXIT_CODE, Investigation, Repeatable
 from rankscope.train.forensics.watch import FiniteWatch
 from rankscope.train.late_values import LateValues
+from rankscope.train.loss import chunk_tokens
 from rankscope.train.metrics import Speeds
 from rankscope.train.optimizer import make_optimizer
 from rankscope.train.place import Place, choose_dtype, choose_spread, find_place, join_group
@@ -45,6 +46,8 @@ class Parts:
     investigation: Investigation | None
     speeds: Speeds
     log_folder: Path
+    logits: str
+    """Their shape, for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,9 @@ def train(plan: RunPlan, voice: Voice) -> int:
         bar = plan.progress_bar
         account = Account(config, place, voice, parts.speeds, parts.log_folder, first_step=first_step, bar=bar)
         if dist.is_initialized():
+            voice.info(f"[Rank {place.rank}] Reaching barrier before training loop")
             dist.barrier()
+            voice.info(f"[Rank {place.rank}] Barrier passed, entering training loop")
         left = _steps(config, parts, account, stop, first_step)
         stop.steps_are_over()
         account.close()
@@ -129,6 +134,7 @@ def _parts(plan: RunPlan, place: Place, voice: Voice, spread: SpreadModel, rows:
         investigation=investigation,
         speeds=_speeds(config, place, rows),
         log_folder=_log_folder(plan),
+        logits=_logits(config, rows),
     )
     voice.memory("POST-MODEL", _gpu_memory(place))
     return parts
@@ -155,7 +161,7 @@ def _steps(config: RunConfig, parts: Parts, account: Account, stop: StopWish, fi
     with StepProfiler(config, parts.place, parts.log_folder, parts.voice.info) as profiler:
         for step in range(first_step, config.training.max_steps):
             profiler.before(step)
-            hear = _FirstBatch(parts.voice, parts.place) if step == first_step else _nothing
+            hear = _FirstBatch(parts.voice, parts.place, parts.logits) if step == first_step else _nothing
             late.put(step, parts.stepper.run(step, batches, stop_wanted=stop.wanted, hear=hear))
             done = step + 1
             if step == first_step and config.checkpoint.every:
@@ -215,6 +221,15 @@ def _finish(config: RunConfig, parts: Parts, left: Left) -> None:
         dist.destroy_process_group()
 
 
+def _logits(config: RunConfig, rows: int) -> str:
+    """As the loss sees them: never all at one time."""
+    shape = [config.training.batch_size, config.model.context_length, rows]
+    heads = config.model.multi_token_heads
+    at_once = min(shape[0] * shape[1], chunk_tokens(rows, config.training.loss_chunk_tokens))
+    times = f", {heads} times" if heads > 1 else ""
+    return f"logits shape: {shape}{times} ({at_once} tokens at one time)"
+
+
 def _nothing(_stage: str) -> None:
     return
 
@@ -222,9 +237,10 @@ def _nothing(_stage: str) -> None:
 class _FirstBatch:
     """Says each stage of the first batch once; waits for the device, so that what it says is true."""
 
-    def __init__(self, voice: Voice, place: Place) -> None:
+    def __init__(self, voice: Voice, place: Place, logits: str) -> None:
         self._voice = voice
         self._device = place.device
+        self._details = {"forward completed": f", {logits}"}
         self._said: set[str] = set()
 
     def __call__(self, stage: str) -> None:
@@ -233,7 +249,7 @@ class _FirstBatch:
         self._said.add(stage)
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
-        self._voice.info(f"First batch: {stage}")
+        self._voice.info(f"First batch: {stage}{self._details.get(stage, '')}")
 
 
 def _prepare_torch(config: RunConfig, place: Place) -> None:

@@ -11,6 +11,7 @@ import torch
 from rankscope.distributed.environment import read_place
 from rankscope.distributed.setup import setup_distributed
 from rankscope.errors import UsageError
+from rankscope.process_status import gpu_number
 from rankscope.train.config import RunConfig, SystemConfig, parameter_count
 
 Spread = Literal["single", "ddp", "fsdp", "hsdp"]
@@ -27,7 +28,9 @@ class Place:
     @property
     def name(self) -> str:
         """As lines of the log call it: `GPU 0`."""
-        return f"{'GPU' if self.device.type == 'cuda' else 'CPU'} {self.local_rank}"
+        if self.device.type != "cuda":
+            return f"CPU {self.local_rank}"
+        return f"GPU {gpu_number(os.environ, self.local_rank, self.local_world_size)}"
 
 
 def find_place(system: SystemConfig) -> Place:

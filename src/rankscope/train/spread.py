@@ -35,16 +35,18 @@ class SpreadModel:
     replicas: int
     """Ranks, or groups of ranks, that hold the same gradients once they are reduced."""
     copies: ComputeCopies | None
+    sums_each_batch: bool = False
+    """Gradients of shards are reduced after each micro batch, because they are too large to wait whole for the last."""
 
     @contextlib.contextmanager
     def micro_batch(self, *, last: bool) -> Iterator[None]:
-        """Gradients travel between ranks only in the last micro batch of a step."""
+        """Gradients travel between ranks only in the last micro batch of a step, unless they must."""
         if isinstance(self.called, DistributedDataParallel) and not last:
             with self.called.no_sync():
                 yield
             return
         if isinstance(self.called, FSDPModule):
-            self.called.set_requires_gradient_sync(last)
+            self.called.set_requires_gradient_sync(last or self.sums_each_batch)
         yield
 
 
@@ -72,7 +74,21 @@ def build_model(
             device_ids=[place.device.index] if place.device.type == "cuda" else None,
             gradient_as_bucket_view=True,
         )
-    return SpreadModel(model, called, spread, replicas, copies)
+    each = False
+    if spread in ("fsdp", "hsdp") and place.device.type == "cuda":
+        memory = torch.cuda.get_device_properties(place.device).total_memory
+        each = sums_each_batch(sum(parameter.numel() for parameter in model.parameters()), memory)
+    return SpreadModel(model, called, spread, replicas, copies, each)
+
+
+_MOST_WAITING = 1 / 16
+"""Share of a GPU's memory that gradients of the whole model may take while they wait for the last micro batch."""
+
+
+def sums_each_batch(parameters: int, memory: int) -> bool:
+    """Whether a sharded model reduces its gradients after each micro batch: until then they are whole, in fp32, on
+    every GPU, which for a model that needs sharding is more than all the rest."""
+    return 4 * parameters > _MOST_WAITING * memory
 
 
 def _shard(model: Decoder, config: RunConfig, place: Place, spread: Spread, dtype: torch.dtype) -> int:

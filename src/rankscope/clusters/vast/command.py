@@ -14,12 +14,14 @@ from typing import NoReturn
 from rankscope.clusters.vast.plan import FOLDER, IMAGE, OfferLimits, VastPlan, offer_query
 from rankscope.clusters.vast.scripts import job_script, onstart
 from rankscope.errors import UsageError
+from rankscope.spelling import mended
+from rankscope.terminal_text import harmless
 
 EPILOG = """\
 The key is taken from VAST_API_KEY or from the file that `vastai set api-key` wrote. The work folder is sent over ssh
-without .git, environments and earlier runs; the output of the job is shown here as it comes, and its exit code is that
-of this command. With --auto-shutdown the machine is destroyed at the end, on failure too, and destroys itself if this
-command loses contact; without it the machine is kept, and its price is said.
+without .git, environments and earlier runs, and rankscope itself with it; the output of the job is shown here as it
+comes, and its exit code is that of this command. With --auto-shutdown the machine is destroyed at the end, on failure
+too, and destroys itself if this command loses contact; without it the machine is kept, and its price is said.
 
 examples:
   rankscope launch vast --config my.yaml --num-gpus 2 --gpu H100_SXM --max-price 6 --auto-shutdown
@@ -30,7 +32,7 @@ examples:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} (see 'rankscope launch vast --help')")
+        raise UsageError(f"{mended(message, self)} (see 'rankscope launch vast --help')")
 
 
 def launch_vast(arguments: list[str]) -> int:
@@ -80,6 +82,9 @@ def _plan(chosen: argparse.Namespace) -> VastPlan:
     config = _inside(chosen.config, workdir, "--config") if chosen.config is not None else None
     if not command and config is None:
         raise UsageError("nothing to run: give --config FILE for rankscope train, or a script after --")
+    if chosen.num_gpus is None:
+        chosen.num_gpus, why = _gpus_wanted(command)
+        _say(f"{chosen.num_gpus} GPUs{why}; --num-gpus changes that")
     _check_numbers(chosen)
     for path in chosen.fetch:
         if Path(path).is_absolute() or ".." in Path(path).parts:
@@ -97,7 +102,7 @@ def _plan(chosen: argparse.Namespace) -> VastPlan:
             disk_gb=chosen.disk,
             more=tuple(chosen.offer),
         ),
-        command=_command(command, config, chosen.num_gpus, f"{chosen.remote_folder}/run"),
+        command=_command(command, config, chosen.num_gpus, f"{chosen.remote_folder}/run", not chosen.no_comm_debug),
         # The mark tells the machines of two runs apart.
         name=f"{stem}-{secrets.token_hex(3)}",
         workdir=workdir,
@@ -109,13 +114,32 @@ def _plan(chosen: argparse.Namespace) -> VastPlan:
     )
 
 
-def _command(given: tuple[str, ...], config: str | None, gpus: int, run_folder: str) -> tuple[str, ...]:
-    says_ranks = any(word.replace("_", "-").startswith("--nproc-per-node") for word in given)
-    ranks = () if says_ranks else ("--nproc-per-node", str(gpus))
+def _command(
+    given: tuple[str, ...], config: str | None, gpus: int, run_folder: str, comm_debug: bool
+) -> tuple[str, ...]:
+    ranks = () if _ranks_option(given) else ("--nproc-per-node", str(gpus))
     with_config = () if config is None else ("--config", config)
+    debug = ("--comm-debug",) if comm_debug else ()
     if given:
-        return ("run", *ranks, "--run-dir", run_folder, *given, *with_config)
-    return ("train", *with_config, *ranks, "--run-dir", run_folder)
+        return ("run", *ranks, *debug, "--run-dir", run_folder, *given, *with_config)
+    return ("train", *with_config, *ranks, "--run-dir", run_folder, *(("--", *debug) if debug else ()))
+
+
+def _gpus_wanted(command: tuple[str, ...]) -> tuple[int, str]:
+    """As many as the command starts ranks; else two, the least that a job of several ranks needs."""
+    option = _ranks_option(command)
+    value = (
+        option.partition("=")[2]
+        if "=" in option
+        else next(iter(command[command.index(option) + 1 :]), "")
+        if option
+        else ""
+    )
+    return (int(value), f", as --nproc-per-node {value} says") if value.isdigit() else (2, "")
+
+
+def _ranks_option(command: tuple[str, ...]) -> str:
+    return next((word for word in command if word.replace("_", "-").startswith("--nproc-per-node")), "")
 
 
 def _inside(path: Path, workdir: Path, option: str) -> str:
@@ -144,14 +168,19 @@ def _check_numbers(chosen: argparse.Namespace) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="rankscope launch vast",
-        usage="rankscope launch vast --config FILE --num-gpus N [options] "
+        usage="rankscope launch vast --config FILE [--num-gpus N] [options] "
         "[-- [options of rankscope run] SCRIPT [script arguments]]",
         description="Rent a machine at Vast, run there, bring logs and run folder back.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="of rankscope train, or of the script after --")
-    parser.add_argument("--num-gpus", type=int, required=True, metavar="N", help="of the machine, one rank each")
+    parser.add_argument(
+        "--num-gpus",
+        type=int,
+        metavar="N",
+        help="of the machine, one rank each (default: what --nproc-per-node says, or 2)",
+    )
     offer = parser.add_argument_group("which machine")
     offer.add_argument("--gpu", metavar="KIND", help="as Vast names it: RTX_4090, H100_SXM")
     offer.add_argument("--max-price", type=float, metavar="DOLLARS", help="an hour, for the whole machine")
@@ -167,6 +196,9 @@ def _parser() -> argparse.ArgumentParser:
     job.add_argument("--env", action="append", default=[], metavar="NAME", help="a variable of here, as WANDB_API_KEY")
     job.add_argument("--name", help="of the run (default: the script's name)")
     job.add_argument("--remote-folder", default=FOLDER, metavar="FOLDER", help=f"there (default: {FOLDER})")
+    job.add_argument(
+        "--no-comm-debug", action="store_true", help="without NCCL_DEBUG=INFO and what else --comm-debug of run sets"
+    )
     job.add_argument("--start-limit", type=float, default=1800.0, metavar="SECONDS", help="default: 1800")
     after = parser.add_argument_group("afterwards")
     after.add_argument("--run-dir", type=Path, metavar="DIR", help="for log and run folder (default: runs/vast-NAME)")
@@ -179,4 +211,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _say(text: str) -> None:
-    print(f"rankscope: {text}", file=sys.stderr, flush=True)
+    print(harmless(f"rankscope: {text}"), file=sys.stderr, flush=True)

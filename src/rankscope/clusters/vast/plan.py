@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FOLDER = "/workspace/rankscope"
+OWN = "own"
+"""Folder in it with this package."""
 IMAGE = "pytorch/pytorch:2.9.1-cuda12.8-cudnn9-runtime"
 
 

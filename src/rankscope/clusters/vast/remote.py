@@ -41,11 +41,11 @@ class Remote:
         self._judge(line, ended.returncode, ended.stderr)
         return ended.stdout
 
-    def send_tree(self, folder: Path) -> int:
-        """The user's folder as `work`, without version control, environments and earlier runs. Returns the bytes."""
+    def send_tree(self, folder: Path, name: str = "work") -> int:
+        """A folder under that name, without version control, environments and earlier runs. Returns the bytes."""
         with tempfile.TemporaryFile() as errors:
             sending = subprocess.Popen(
-                self._ssh(f"mkdir -p {self._path('work')} && tar -xzf - -C {self._path('work')}"),
+                self._ssh(f"mkdir -p {self._path(name)} && tar -xzf - -C {self._path(name)}"),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=errors,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import shlex
+from importlib import metadata
 
-from rankscope.clusters.vast.plan import VastPlan
+from rankscope.clusters.vast.plan import OWN, VastPlan
+from rankscope.errors import UsageError
 
 _JOB = """#!/bin/bash
 # Runs the job in the folder work. Its exit code is that of the job, and is also kept in the file exit_code.
@@ -14,6 +17,8 @@ for place in /opt/conda/bin /venv/main/bin; do
     [[ ! -x $place/python3 ]] || PATH=$place:$PATH
 done
 cd "$folder/work" || exit 1
+# The very package that launched this, sent along: no index needs to have it.
+export PYTHONPATH="$folder/{own}${{PYTHONPATH:+:$PYTHONPATH}}"
 
 finish() {{
     # Written beside and renamed: whoever finds the file finds the whole number in it.
@@ -76,19 +81,33 @@ key = {{"Authorization": "Bearer " + own["CONTAINER_API_KEY"]}}
 urllib.request.urlopen(urllib.request.Request(url, method="DELETE", headers=key), timeout=60).read()
 END
 """
-_OWN = {
-    "run": "python3 -c 'import rankscope' 2>/dev/null || python3 -m pip install --quiet rankscope",
-    "train": "python3 -m pip install --quiet 'rankscope[train]'",
-}
+_EXTRA = re.compile(r"extra\s*==\s*['\"]([\w-]+)['\"]")
 ONSTART_LIMIT = 4048
 """Characters that Vast takes."""
 
 
 def job_script(plan: VastPlan) -> str:
     """Started over ssh once the work folder is there."""
-    setup = "\n".join(f"    {line}" for line in [_OWN[plan.command[0]], *plan.setup.splitlines()])
+    needed = f"python3 -m pip install --quiet {shlex.join(needed_packages(plan.command[0]))}"
+    setup = "\n".join(f"    {line}" for line in [needed, *plan.setup.splitlines()])
     run = shlex.join(["python3", "-m", "rankscope", *plan.command])
-    return _JOB.format(quoted=shlex.quote(plan.folder), setup=setup, run=run)
+    return _JOB.format(quoted=shlex.quote(plan.folder), own=OWN, setup=setup, run=run)
+
+
+def needed_packages(verb: str) -> list[str]:
+    """What the package that is sent depends on, with its versions; torch comes with the image."""
+    try:
+        required = metadata.requires("rankscope") or []
+    except metadata.PackageNotFoundError:
+        raise UsageError("rankscope is not installed here, so its packages are not known: pip install .") from None
+    found = []
+    for line in required:
+        name, _, condition = line.partition(";")
+        extra = _EXTRA.search(condition)
+        if extra is None or (extra[1] == "train" and verb == "train"):
+            left = _EXTRA.sub("", condition).strip().removesuffix("and").strip().removeprefix("and").strip()
+            found.append(f"{name.strip()}; {left}" if left else name.strip())
+    return found
 
 
 def watch_script(plan: VastPlan, *, period_s: float = 15.0, retry_s: float = 30.0) -> str:

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+import rankscope
 from rankscope.clusters.vast.account import Account, Offer, VastRefused
-from rankscope.clusters.vast.plan import VastPlan, offer_query
+from rankscope.clusters.vast.plan import OWN, VastPlan, offer_query
 from rankscope.clusters.vast.remote import NoContact, Remote
 from rankscope.clusters.vast.scripts import job_script
 from rankscope.errors import RankscopeError
@@ -140,7 +141,8 @@ def _reach(instance: int, plan: VastPlan, wanted: Wanted, account: Account, say:
 
 def _fill(remote: Remote, plan: VastPlan, wanted: Wanted, say: Say) -> None:
     sent = remote.send_tree(plan.workdir)
-    say(f"sent {plan.workdir} ({sent / 1e6:.1f} MB)")
+    own = remote.send_tree(Path(rankscope.__file__).parent, f"{OWN}/rankscope")
+    say(f"sent {plan.workdir} ({sent / 1e6:.1f} MB) and rankscope itself ({own / 1e6:.1f} MB)")
     remote.send_file("job.sh", job_script(plan).encode(), "700")
     if wanted.environment:
         remote.send_file("environment", wanted.environment)

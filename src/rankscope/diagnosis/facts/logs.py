@@ -143,14 +143,22 @@ class NeverMatch(Fact):
 
 @dataclass(frozen=True, slots=True)
 class LastLine(Fact):
-    """The last line of a rank in the logs; None where there is none."""
+    """The last line of a rank in the logs, or of the log where no rank is known; None where there is none."""
 
-    rank: int
+    rank: int | None
     line: str | None
     silent_s: float | None
     """Up to the last line of any rank."""
     ago_s: float | None
     """Up to when the logs were read."""
+
+
+@dataclass(frozen=True, slots=True)
+class NeverFinished(Fact):
+    """Every rank of the job entered the same collective, and it did not finish within its time limit."""
+
+    ranks: tuple[int, ...]
+    call: LoggedCall
 
 
 @dataclass(frozen=True, slots=True)

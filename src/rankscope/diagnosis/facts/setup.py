@@ -37,6 +37,39 @@ class WaitInSetUp(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class OtherVariable(Fact):
+    """Ranks that have another value than all others of a variable by which ranks find each other."""
+
+    ranks: tuple[int, ...]
+    name: str
+    value: str
+    others: str
+
+
+@dataclass(frozen=True, slots=True)
+class FailedSetUp(Fact):
+    """The traceback of a set-up that failed, outermost first."""
+
+    rank: int
+    frames: tuple[Where, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SetUpVariables(Fact):
+    """The variables that a set-up went by: names and values."""
+
+    rank: int
+    variables: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedTogether(Fact):
+    """Ranks of one host that imported their libraries at the same time, and ran out of memory before anything else."""
+
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class AskedForGroup(Fact):
     """The members of the process group that ranks asked for, as their `number`-th."""
 

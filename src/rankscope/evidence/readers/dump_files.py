@@ -62,22 +62,22 @@ def read_dumps(
 
 def read_dump_bytes(data: bytes) -> tuple[KindTable, Columns]:
     """One dump that is in memory already, as from standard input. Raises EvidenceError when it is none."""
-
-    def read() -> tuple[KindTable, Columns] | str:
-        table = KindTable()
-        try:
-            with _bounded_memory(), _no_collection():
-                return table, _parse(data, table)
-        except EvidenceError as error:
-            return str(error)
-
     try:
-        answer = within(_LEAST_TIME_S + len(data) / _BYTES_A_SECOND, read)
+        answer = within(_LEAST_TIME_S + len(data) / _BYTES_A_SECOND, partial(_read_bytes, data))
     except (TimeoutError, EOFError) as error:
         raise EvidenceError("takes too long to read: no flight recorder writes that") from error
     if isinstance(answer, str):
         raise EvidenceError(answer)
     return answer
+
+
+def _read_bytes(data: bytes) -> tuple[KindTable, Columns] | str:
+    table = KindTable()
+    try:
+        with _bounded_memory(), _no_collection():
+            return table, _parse(data, table)
+    except EvidenceError as error:
+        return str(error)
 
 
 def _answers(paths: Sequence[str], newest: int | None, meanwhile: Callable[[], None]) -> Iterator[_Answer]:
@@ -111,7 +111,7 @@ def _read_in_time(paths: Sequence[str], read: Callable[[Sequence[str]], _Answer]
     """One that takes for ever is found by reading them one by one."""
     limit = _time_for(paths)
     try:
-        return within(limit, lambda: read(paths))
+        return within(limit, partial(read, paths))
     except (TimeoutError, EOFError):
         pass
     table = KindTable()
@@ -119,7 +119,7 @@ def _read_in_time(paths: Sequence[str], read: Callable[[Sequence[str]], _Answer]
     for path in paths:
         limit = _time_for([path])
         try:
-            kinds, answers = within(limit, lambda path=path: read([path]))  # type: ignore[misc]
+            kinds, answers = within(limit, partial(read, [path]))
         except TimeoutError:
             found.append(f"takes longer than {limit:.0f} s to read: no flight recorder writes that")
             continue

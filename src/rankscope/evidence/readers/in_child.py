@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import pickle
 import resource
@@ -9,18 +10,18 @@ import select
 import signal
 import time
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from typing import TypeVar
 
 T = TypeVar("T")
+_START_S = 5.0
+"""What a new interpreter may take to start."""
 
 
 def within(seconds: float, function: Callable[[], T]) -> T:
-    """The function's result, which must be picklable. Raises TimeoutError, and EOFError where the child died of it.
-
-    In a process with several threads, which cannot be forked safely, it is simply called.
-    """
+    """The function's result; both must be picklable. Raises TimeoutError, and EOFError where the child died of it."""
     if len(os.listdir("/proc/self/task")) > 1:
-        return function()
+        return _in_new_interpreter(seconds, function)  # a process with several threads cannot be forked safely
     receive, send = os.pipe2(os.O_CLOEXEC)
     child = os.fork()
     if child == 0:
@@ -36,6 +37,27 @@ def within(seconds: float, function: Callable[[], T]) -> T:
         raise EOFError("the reader died")
     result: T = pickle.loads(answer)
     return result
+
+
+def _in_new_interpreter(seconds: float, function: Callable[[], T]) -> T:
+    spawn = multiprocessing.get_context("spawn")
+    receive, send = spawn.Pipe(duplex=False)
+    child = spawn.Process(target=_answer, args=(send, function), daemon=True)
+    child.start()
+    send.close()
+    try:
+        if not receive.poll(seconds + _START_S):
+            raise TimeoutError
+        result: T = receive.recv()
+        return result
+    finally:
+        child.kill()
+        child.join()
+        receive.close()
+
+
+def _answer(send: Connection, function: Callable[[], object]) -> None:
+    send.send(function())
 
 
 def limit_processor_time(seconds: float) -> None:

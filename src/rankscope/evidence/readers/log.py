@@ -12,6 +12,7 @@ from typing import BinaryIO
 from rankscope.evidence.model import Exit, Log, LogLine, RaisedException
 from rankscope.evidence.readers.log_ends import KernelLine, ends_in, kernel_line
 from rankscope.evidence.readers.log_lines import SRUN_TAG, TAG, WITHIN_TAG, inner_rank, time_of
+from rankscope.evidence.readers.log_merged import with_lines_of_all
 from rankscope.evidence.tracebacks import find_tracebacks, masked
 from rankscope.mask import mask_lines, mask_text
 
@@ -93,7 +94,7 @@ class LogReader:
         self._written[name] = near
         tag: re.Pattern[bytes] | None = None
         last_time: float | None = None
-        for number, piece in enumerate(_pieces(stream)):
+        for number, piece in enumerate(map(with_lines_of_all, _pieces(stream))):
             if number == 0:
                 tag = _tag_of(piece)
                 if rank is not None and tag is WITHIN_TAG:

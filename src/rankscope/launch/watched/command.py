@@ -12,7 +12,7 @@ from rankscope.diagnosis.facts.run import CommandFailed
 from rankscope.diagnosis.verdict import Verdict
 from rankscope.launch import environment, folder
 from rankscope.launch.output import OutputPump
-from rankscope.launch.run_state import Policy
+from rankscope.launch.run_state import Policy, Stages
 from rankscope.launch.sinks import LogFile
 from rankscope.launch.stage_teller import StageTeller
 from rankscope.launch.supervisor import Supervisor
@@ -65,14 +65,13 @@ def _conclude(supervisor: Supervisor, agent: CommandAgent, job: WatchedJob, code
     return judged if agent.stopped else code
 
 
-def _stages(job: WatchedJob, mode: str, run_folder: Path) -> StageTeller:
+def _stages(job: WatchedJob, mode: Stages, run_folder: Path) -> StageTeller:
     log = LogFile(run_folder / "stages.log")
 
-    def tell(lines: list[str]) -> None:
-        live.show(lines)
+    def keep(lines: list[str]) -> None:
         log.write("".join(f"{line}\n" for line in lines).encode())
 
-    return StageTeller(job, mode, tell, live.say)  # type: ignore[arg-type]
+    return StageTeller(job, mode, keep, live.show, live.say)
 
 
 def _show(verdict: Verdict, run_folder: Path, as_json: bool) -> None:

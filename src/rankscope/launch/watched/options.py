@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from rankscope.errors import UsageError
 from rankscope.launch.options import seconds, threshold
-from rankscope.launch.run_state import OnBadNumbers, OnHang
+from rankscope.launch.run_state import OnBadNumbers, OnHang, Stages
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class WatchOptions:
     on_corrupt: OnBadNumbers
     stall_after_s: float | None
     """None: learned from the job."""
-    stages: str
+    stages: Stages
     json: bool
     grace_s: int
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 import time
 from functools import cache, lru_cache
 from pathlib import Path
@@ -29,6 +30,8 @@ from rankscope.report.words.phrases import ranks_text
 
 FILE_NAME = "report.html"
 _TEMPLATES = Path(__file__).parent / "templates"
+_JOINTS = re.compile(r"(?<=\w[._/])(?=\w)")
+_LONG_NAME = 20
 _FAULTS = {
     "last progress": "the culprit's last progress",
     "failed": "when the culprit failed",
@@ -87,8 +90,16 @@ def _templates() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters.update(place=place, ranges=rank_ranges, ranks=ranks_text, shown=shown, prose=_prose)
+    made.filters.update(
+        place=place, ranges=rank_ranges, ranks=ranks_text, shown=shown, prose=_prose, breakable=_breakable
+    )
     return made
+
+
+def _breakable(text: str) -> Markup:
+    """A long name may break after a dot or an underscore, on a phone; `train.py` stays whole."""
+    words = (_JOINTS.split(word) if len(word) > _LONG_NAME else [word] for word in text.split(" "))
+    return Markup(" ").join(Markup("<wbr>").join(map(escape, pieces)) for pieces in words)
 
 
 def _prose(text: str) -> Markup:
@@ -136,12 +147,14 @@ def _pictures(incident: Incident) -> dict[str, Any]:
 
 
 def _rest(incident: Incident) -> dict[str, Any]:
+    outputs, unshown = tables.outputs(incident)
     return {
         "ranks_table": tables.rank_rows(incident),
         "stages": tables.stage_rows(incident),
         "variables": tables.differing_variables(incident),
         "hosts": tables.host_rows(incident),
-        "outputs": tables.outputs(incident),
+        "outputs": outputs,
+        "outputs_unshown": unshown,
         "notes": tables.notes(incident),
         "about": _about(incident),
         "made_at": _clock(time.time()),

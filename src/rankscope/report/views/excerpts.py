@@ -131,8 +131,10 @@ def _lines(first_line: int, text: Sequence[str], line: int, conditions: Sequence
     wanted = _within_function(first_line, text, line)
     for condition in conditions:
         wanted.update(range(condition - 1, condition + 2))
-        if abs(condition - line) <= _REACH:
-            wanted.update(range(min(condition, line), max(condition, line)))
+        # Of two functions, what lies between them is left out.
+        between = range(max(first_line, min(condition, line)), min(last_line, max(condition, line)))
+        if len(between) <= _REACH and not any(_begins_function(text[at - first_line]) for at in between):
+            wanted.update(between)
     numbers = sorted(number for number in wanted if first_line <= number <= last_line)
     while numbers and not text[numbers[0] - first_line].strip():
         numbers.pop(0)
@@ -154,18 +156,18 @@ def _within_function(first_line: int, text: Sequence[str], line: int) -> set[int
     inner = _indent(text[line - first_line])
     begin, end = max(first_line, line - _AROUND), min(first_line + len(text) - 1, line + _AROUND)
     for number in range(line - 1, begin - 1, -1):
-        if _begins_function(text[number - first_line], inner):
+        if _begins_function(text[number - first_line]) and _indent(text[number - first_line]) < max(inner, 1):
             begin = number
             break
     for number in range(line + 1, end + 1):
-        if _begins_function(text[number - first_line], inner):
+        if _begins_function(text[number - first_line]) and _indent(text[number - first_line]) < max(inner, 1):
             end = number - 1
             break
     return set(range(begin, end + 1))
 
 
-def _begins_function(text: str, inner: int) -> bool:
-    return text.lstrip().startswith(("def ", "async def ", "class ", "@")) and _indent(text) < max(inner, 1)
+def _begins_function(text: str) -> bool:
+    return text.lstrip().startswith(("def ", "async def ", "class ", "@"))
 
 
 def _indent(text: str) -> int:

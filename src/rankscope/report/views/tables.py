@@ -205,8 +205,9 @@ def _value(name: str, value: str | None) -> str:
     return "(not set)" if value is None else shown(mask_environment({name: value})[name], 200)
 
 
-def outputs(incident: Incident) -> tuple[Output, ...]:
-    """The last lines of each rank; ranks that differ in numbers alone share one."""
+def outputs(incident: Incident) -> tuple[tuple[Output, ...], int]:
+    """The last lines of each rank, those that differ in numbers alone together; and how many ranks' there was no room
+    for."""
     found: dict[Hashable, list[int]] = {}
     tails: dict[int, tuple[tuple[str, ...], tuple[str, ...]]] = {}
     for seen in incident.evidence.ranks:
@@ -221,13 +222,13 @@ def outputs(incident: Incident) -> tuple[Output, ...]:
     ordered = sorted(found.values(), key=lambda ranks: (order[incident.role(ranks[0])], ranks[0]))
     made: list[Output] = []
     left = _OUTPUT_BUDGET
-    for ranks in ordered:
+    for number, ranks in enumerate(ordered):
         lines, errors = (tuple(map(output_line, part)) for part in tails[ranks[0]])
         left -= sum(map(len, (*lines, *errors)))
         if left < 0 and made:
-            break
+            return tuple(made), sum(map(len, ordered[number:]))
         made.append(Output(tuple(ranks), incident.role(ranks[0]), lines, errors))
-    return tuple(made)
+    return tuple(made), 0
 
 
 def _shape(lines: tuple[str, ...]) -> tuple[str, ...]:

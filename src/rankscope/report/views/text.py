@@ -10,7 +10,7 @@ from functools import lru_cache
 from rankscope.diagnosis.verdict import Where
 from rankscope.evidence.model import Frame
 from rankscope.mask import mask_code, mask_text
-from rankscope.report.phrases import without_escapes
+from rankscope.terminal_text import without_escapes
 
 LONGEST_LINE = 600
 """Characters of one line that are shown."""

@@ -18,6 +18,7 @@ from rankscope.diagnosis.facts.logs import (
     MasterAbsent,
     MasterHandsOutId,
     May,
+    NeverFinished,
     NeverMatch,
     NotAtInit,
     OddCall,
@@ -47,6 +48,14 @@ ADVICE.update(
         "read-its-log": "read the end of its log",
         "same-collectives-everywhere": "make every rank reach the same collectives in the same order: look for a "
         "condition on the rank or on the data",
+        "give-it-more-time": "if it only takes long, as the first gathering of a large model does, give it more time: "
+        "`rankscope run --comm-timeout 3600` (NCCL_TIMEOUT=3600), or init_process_group(timeout=...)",
+        "try-the-links": "try the links alone: `rankscope check links`, NCCL_P2P_DISABLE=1, NCCL_ALGO=RING; "
+        "`rankscope run --comm-debug` keeps what NCCL says",
+        "without-mixed-precision": "see whether mixed precision is at fault: distributed.fsdp.mixed_precision=false or "
+        "`rankscope train --override training.use_amp=false`; FSDP(use_orig_params=True)",
+        "nccl-debug-and-fp32": "`rankscope run --comm-debug --comm-timeout 3600`, then once without mixed precision "
+        "(training.use_amp=false)",
         "raise-group-timeout": "where one rank works longer (saving, evaluating, preparing data), raise the timeout "
         "of the process group",
         "first-attempt-log": "find out why the first attempt failed: its log stands above",
@@ -201,7 +210,16 @@ def _(fact: LastLine) -> str:
     silent = f", silent for {span(fact.silent_s)}" if fact.silent_s is not None and fact.silent_s >= 1 else ""
     if not silent and fact.ago_s is not None:
         silent = f", {span(fact.ago_s)} before the log was read"
-    return f"the last line of rank {fact.rank} is {fact.line!r}{silent}"
+    whose = "the log" if fact.rank is None else f"rank {fact.rank}"
+    return f"the last line of {whose} is {fact.line!r}{silent}"
+
+
+@sentence.register
+def _(fact: NeverFinished) -> str:
+    return (
+        f"{ranks_text(fact.ranks)}, which is every rank, entered {sentence(fact.call)}, and it did not finish "
+        "within its time limit"
+    )
 
 
 @sentence.register

@@ -44,6 +44,8 @@ ADVICE.update(
         "stop-before-the-step": "clip_grad_norm_(..., error_if_nonfinite=True) stops before the step; fp16 needs "
         "torch.amp.GradScaler",
         "lower-the-rate": "lower the learning rate or warm it up, and clip gradients",
+        "steady-settings": "where the data are clean, a setting is at fault: reduce learning_rate, init_std and "
+        "max_grad_norm (gradient clipping), switch use_amp off (fp32); `rankscope train --preset stable` has all of it",
         "go-back-to-checkpoint": "go back to a checkpoint from before: a non-finite parameter never becomes finite "
         "again",
         "initialise-everywhere": "initialise every weight and buffer on every rank, and load the checkpoint on every "

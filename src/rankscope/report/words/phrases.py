@@ -46,7 +46,7 @@ def verb(ranks: tuple[int, ...] | list[int], word: str) -> str:
 def place(at: Where | None) -> str:
     """`push_metrics (train.py:88)`, or an honest nothing."""
     if at is None:
-        return "code of which no line is known"
+        return "a line that is not known"
     name = os.path.basename(at.file)
     return f"{name}:{at.line}" if at.function == "<module>" else f"{at.function} ({name}:{at.line})"
 

@@ -77,6 +77,8 @@ _MAY_STAND: dict[str, str] = {
     "rank-missing": "a rank may never have started, or not have come to init_process_group",
     "address-unreachable": "MASTER_ADDR may not answer",
     "uneven-data": "a rank may have fewer batches than the others",
+    "comm-error": "the gathering itself may not finish: a link between GPUs, or casts of mixed precision in the first "
+    "pass; large models take minutes for it",
 }
 _IN_COLLECTIVE: dict[Phase, str] = {
     "forward": "a rank may not join the first collective of the pass: DDP's broadcast or reduction, FSDP's gathering "
@@ -152,6 +154,8 @@ def _(fact: NoRankNamed) -> str:
 def _(fact: LogsEnd) -> str:
     when = f" {span(fact.ago_s)} ago" if fact.ago_s is not None else ""
     at = f" {_IN_PHASE[fact.phase]}" if _IN_PHASE[fact.phase] else ""
+    if not fact.ranks:
+        return f"the log falls silent{at}{when}; it does not tell whether the job stands or is gone"
     verb_ = "falls silent" if len(fact.ranks) == 1 else "fall silent"
     return f"{ranks_text(fact.ranks)} {verb_}{at}{when}; the logs do not tell whether the job stands or is gone"
 

@@ -8,8 +8,10 @@ from rankscope.diagnosis.facts.setup import (
     AwaitsKey,
     CutApart,
     DeclaredWorld,
+    FailedSetUp,
     GroupsDiffer,
     GroupsTakeAll,
+    ImportedTogether,
     KeyUnset,
     LastWord,
     LinkUp,
@@ -19,8 +21,10 @@ from rankscope.diagnosis.facts.setup import (
     NoAnswerFrom,
     NodeDoes,
     NodesLost,
+    OtherVariable,
     RanksNeverStarted,
     SettersWait,
+    SetUpVariables,
     WaitInNewGroup,
     WaitInSetUp,
 )
@@ -30,6 +34,8 @@ from rankscope.report.words.phrases import place, ranks_text, verb
 
 ADVICE.update(
     {
+        "same-variables": "give every rank the same {name}: do not set it by hand where a launcher sets it",
+        "import-one-at-a-time": "let the ranks import one at a time: --serialize-imports on",
         "world-by-environment": "do not pass world_size and rank by hand: init_process_group() reads WORLD_SIZE and "
         "RANK",
         "launch-declared": "or launch {declared} ranks: --nproc-per-node times --nnodes must be {declared}",
@@ -87,6 +93,40 @@ def _(fact: DeclaredWorld) -> str:
 @sentence.register
 def _(fact: WaitInSetUp) -> str:
     return f"{ranks_text(fact.ranks)} {verb(fact.ranks, 'wait')} in the set-up; nobody else is coming"
+
+
+@headline.register
+def _(fact: OtherVariable) -> str:
+    return (
+        f"{ranks_text(fact.ranks)} {verb(fact.ranks, 'look')} for the others at {fact.name}={fact.value}; "
+        f"all others have {fact.name}={fact.others}"
+    )
+
+
+@sentence.register
+def _(fact: OtherVariable) -> str:
+    has = "has" if len(fact.ranks) == 1 else "have"
+    return f"{ranks_text(fact.ranks)} {has} {fact.name}={fact.value}, the others {fact.name}={fact.others}"
+
+
+@doing.register
+def _(fact: OtherVariable) -> str:
+    return f"looks for the others at {fact.name}={fact.value}, they are at {fact.others}"
+
+
+@sentence.register
+def _(fact: FailedSetUp) -> str:
+    return f"traceback of rank {fact.rank}: " + " > ".join(map(place, fact.frames))
+
+
+@sentence.register
+def _(fact: SetUpVariables) -> str:
+    return f"variables of rank {fact.rank}: " + " ".join(f"{name}={value}" for name, value in fact.variables)
+
+
+@sentence.register
+def _(fact: ImportedTogether) -> str:
+    return f"{ranks_text(fact.ranks)} imported their libraries at the same time on one machine"
 
 
 @sentence.register

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from rankscope.errors import UsageError
+from rankscope.spelling import mended
 
 
 def prepare_command(arguments: Sequence[str]) -> int:
@@ -16,7 +17,7 @@ def prepare_command(arguments: Sequence[str]) -> int:
     from rankscope.train.settings import load_config, render_config
 
     overrides = [*given.override, *([f"data.cache_dir={given.cache_dir}"] if given.cache_dir else [])]
-    loaded = load_config("debug" if given.debug else given.preset, given.config, overrides)
+    loaded = load_config("debug" if given.debug else given.preset or "production", given.config, overrides)
     if given.show_config:
         print(render_config(loaded), end="")
         return 0
@@ -45,7 +46,9 @@ def _parser() -> argparse.ArgumentParser:
         "manifest under ./cache/datasets/<key>/. Done once; `rankscope train` does it by itself where it was not.",
     )
     chosen = parser.add_mutually_exclusive_group()
-    chosen.add_argument("--preset", metavar="NAME", help="begin with this preset")
+    chosen.add_argument(
+        "--preset", metavar="NAME", help="begin with this preset, also beneath --config (default: production)"
+    )
     chosen.add_argument("--debug", action="store_true", help="the same as --preset debug")
     parser.add_argument(
         "--config", type=Path, metavar="FILE", help="configuration: JSON with // comments, YAML or TOML"
@@ -66,7 +69,7 @@ def _parser() -> argparse.ArgumentParser:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} (see 'rankscope prepare --help')")
+        raise UsageError(f"{mended(message, self)} (see 'rankscope prepare --help')")
 
 
 def _need_numpy() -> None:

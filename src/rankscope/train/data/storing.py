@@ -75,7 +75,7 @@ def storing(place: Path) -> Iterator[None]:
                 f"writing under {place} failed: {error.strerror or error}. Nothing unfinished was kept; free some "
                 "space, or write another data.cache_dir"
             ) from error
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENOENT):
             raise UsageError(f"cannot write under {place}: {error.strerror}; write another data.cache_dir") from error
         raise
 

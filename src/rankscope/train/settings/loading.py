@@ -6,7 +6,7 @@ import dataclasses
 import difflib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -16,57 +16,43 @@ from typing import Any, get_type_hints
 from rankscope.errors import UsageError
 from rankscope.train.config import RunConfig, impossibilities
 from rankscope.train.settings.files import Entry, json_entries, read_entries
+from rankscope.train.settings.other_names import HINTS, meant
 from rankscope.train.settings.values import convert, from_text
 
 _PRESETS = resources.files("rankscope.train") / "presets"
 _KEY = re.compile(r"\b[a-z_]+\.[a-z_]+\b")
-_OTHER_NAMES = {
-    "gradient_accumulation_steps": "training.grad_accum_nums",
-    "grad_accum": "training.grad_accum_nums",
-    "lr": "training.learning_rate",
-    "max_lr": "training.learning_rate",
-    "min_lr": "training.min_learning_rate",
-    "steps": "training.max_steps",
-    "block_size": "model.context_length",
-    "seq_len": "model.context_length",
-    "max_seq_len": "model.context_length",
-    "n_layer": "model.layers",
-    "num_layers": "model.layers",
-    "n_head": "model.heads",
-    "num_heads": "model.heads",
-    "n_embd": "model.width",
-    "hidden_size": "model.width",
-    "dim": "model.width",
-    "intermediate_size": "model.ffn",
-    "clip_grad": "training.max_grad_norm",
-    "grad_clip": "training.max_grad_norm",
-    "dtype": "training.precision",
-    "mixed_precision": "training.use_amp",
-    "activation_checkpointing": "model.gradient_checkpointing",
-    "num_samples": "data_sampling.n_samples",
-}
-"""What other trainers call it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
     config: RunConfig
     origin: dict[str, str]
-    """For each `section.field`: `default`, `preset NAME`, `FILE:LINE`, or `--override`."""
+    """For each `section.field`: `default`, `preset NAME`, `FILE:LINE`, `--override`, or an option of its own."""
 
 
-def load_config(preset: str | None, file: Path | None, overrides: Sequence[str]) -> Loaded:
-    """Raises UsageError with the key, where it stands, and the nearest right name."""
-    entries = [*_preset(preset), *(read_entries(file) if file else []), *map(_override, overrides)]
+def load_config(
+    preset: str | None,
+    file: Path | None,
+    overrides: Sequence[str],
+    options: Mapping[str, tuple[str, object]] | None = None,
+) -> Loaded:
+    """`options`: those of the command line that stand for a key, with their values. They come last: they were meant.
+
+    Raises UsageError with the key, where it stands, and the nearest right name.
+    """
+    named = [Entry(key, str(value), option) for option, (key, value) in (options or {}).items()]
+    given = [*_preset(preset), *(read_entries(file) if file else []), *map(_override, overrides), *named]
+    entries = [entry for each in given if (entry := meant(each)) is not None]
+    spoken = {"--override", *(options or {})}
     values: dict[str, dict[str, Any]] = {}
     origin = dict.fromkeys(_fields(), "default")
     for entry in entries:
         wanted = _fields().get(entry.key)
         if wanted is None:
             raise UsageError(f"{entry.place}: {_unknown(entry.key)}")
-        given = from_text(entry.value, wanted) if entry.place == "--override" else entry.value
+        value = from_text(entry.value, wanted) if entry.place in spoken else entry.value
         section, name = entry.key.split(".")
-        values.setdefault(section, {})[name] = convert(given, wanted, entry.key, entry.place)
+        values.setdefault(section, {})[name] = convert(value, wanted, entry.key, entry.place)
         origin[entry.key] = f"preset {preset}" if entry.place.startswith(_preset_place(preset)) else entry.place
     config = _build(values)
     _refuse_impossible(config, origin, {entry.key: entry.place for entry in entries})
@@ -128,7 +114,7 @@ def _preset_place(name: str | None) -> str:
 def _override(text: str) -> Entry:
     key, equals, value = text.partition("=")
     if not equals or "." not in key:
-        raise UsageError(f"--override {text}: write section.key=value, as in training.batch_size=4")
+        raise UsageError(f"--override {text}: write section.name=value, as in training.batch_size=4")
     return Entry(key.strip(), value, "--override")
 
 
@@ -138,7 +124,7 @@ def _unknown(key: str) -> str:
     section, _, name = key.partition(".")
     if section in sections and not name:
         return f"'{section}' is a section: put its keys into it, in braces or indented"
-    here = _OTHER_NAMES.get(name or section)
+    here = HINTS.get(key.rpartition(".")[2])
     if here is None:
         same_name = [each for each in fields if each.split(".")[1] == (name or section)]
         close = same_name or difflib.get_close_matches(key, fields, n=1, cutoff=0.6)

@@ -199,6 +199,13 @@ class Checkpointer:
         if aside is not None:
             how = "starts from the beginning" if start is None else f"goes on from {start.folder}"
             self._say(f"this run {how}: checkpoints of an earlier run are now in '{aside}'")
+        keep = self._config.keep_earlier
+        gone = [] if keep is None else self._directory.forget_earlier(keep)
+        if gone:
+            self._say(
+                f"checkpoints of older runs were removed: {', '.join(gone)} "
+                f"(checkpoint.keep_earlier={keep}; null keeps all)"
+            )
 
     def _read(self, found: Found, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         kept = tensors.empty_optimizer_tensors(model, optimizer, found.manifest.optimizer)

@@ -22,6 +22,7 @@ from rankscope.train.state.manifest import Found, Manifest
 LATEST = "latest"
 _PARTIAL = ".partial-"
 _TRASH = ".trash-"
+_ASIDE = "earlier-"
 _LOCK = ".lock"
 
 
@@ -103,11 +104,11 @@ class CheckpointDirectory:
         return final
 
     def set_aside(self, checkpoints: Iterable[Path]) -> Path | None:
-        """Moves checkpoints of another run into a folder of their own, where nothing counts or removes them."""
+        """Moves checkpoints of another run into a folder of their own, where they are not taken for this run's."""
         folders = list(checkpoints)
         if not folders:
             return None
-        stem = f"earlier-{time.strftime('%m%d-%H%M%S')}"
+        stem = f"{_ASIDE}{time.strftime('%m%d-%H%M%S')}"
         aside = self.path / stem
         number = 1
         while aside.exists():
@@ -116,14 +117,32 @@ class CheckpointDirectory:
         aside.mkdir()
         for folder in folders:
             folder.rename(aside / folder.name)
+        self._point_to_newest()
         _sync_folder(self.path)
         return aside
+
+    def forget_earlier(self, keep: int) -> list[str]:
+        """Removes what was put aside, but for the newest `keep`; returns the names of the folders that went."""
+        earlier = sorted(self.path.glob(f"{_ASIDE}*"), key=lambda path: (path.stat().st_mtime_ns, path.name))
+        old = earlier[:-keep]
+        for folder in old:
+            self._discard(folder)
+        return [folder.name for folder in old]
 
     def _discard(self, folder: Path) -> None:
         # Renamed first: a folder that is half removed must not pass for a checkpoint.
         trash = self.path / f"{_TRASH}{folder.name}-{time.time_ns()}"
         folder.rename(trash)
         shutil.rmtree(trash, ignore_errors=True)
+
+    def _point_to_newest(self) -> None:
+        """`latest` must not lead to a checkpoint that was moved away."""
+        found, _ = manifests.complete(self.path)
+        if found:
+            self._point_to(found[-1].folder)
+        else:
+            with contextlib.suppress(FileNotFoundError):
+                (self.path / LATEST).unlink()
 
     def _point_to(self, folder: Path) -> None:
         """For people; what to resume from is decided by manifests alone."""

@@ -35,6 +35,7 @@ from rankscope.diagnosis.views import innermost_user_frame, rank_culprit, where
 from rankscope.evidence.model import Evidence, Exit, RankEvidence
 
 NATIVE = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGTRAP})
+_THROWN = "what():"
 _NO_EXCEPTION = "terminate called without an active exception"
 _OOM_LINE = re.compile(r"(?i)out of memory|oom-kill|killed process|oom_reaper")
 _SPECIAL_OF_ABORT = frozenset(
@@ -94,7 +95,11 @@ def _last_words(rank: RankEvidence, number: signal.Signals) -> KnownError | None
     said = recognise_lines((*rank.error_tail, *rank.output_tail), ("culprit",))
     # Torn shared memory is the usual reason of a bus error, but only its own words prove it.
     special = {"shm-exhausted"} if number == signal.SIGBUS else _SPECIAL_OF_ABORT
-    return said if said is not None and said.cause in special else None
+    if said is not None and said.cause in special:
+        return said
+    # A thread of torch may end the process before the program's own thread has raised what it is about.
+    own = recognise_lines([line for line in rank.error_tail if _THROWN in line], ("culprit",))
+    return own if own is not None and own.cause == "exception" else None
 
 
 def _leaving_facts(rank: RankEvidence) -> tuple[Fact, ...]:

@@ -14,6 +14,7 @@ from rankscope.diagnosis.rules.divergence.ended_apart import explain_skipped_bef
 from rankscope.diagnosis.rules.divergence.paired import explain_paired_call
 from rankscope.diagnosis.rules.numbers.non_finite import ended_by_itself
 from rankscope.diagnosis.rules.offline.fingerprints import explain_compared
+from rankscope.diagnosis.rules.setup.variables import explain_odd_variables
 
 _SAME_MOMENT_S = 1.0
 """The launcher looks at its processes one after another: nearly equal times have no order."""
@@ -29,6 +30,8 @@ def failed_first(case: Case) -> Finding | None:
     origin = case.endings.origin
     if origin is None or ended_by_itself(case.evidence):
         return None
+    if explain_odd_variables(case.evidence) is not None:
+        return None  # whoever gave up first waited for a rank that looked elsewhere
     compared = explain_compared(case.evidence) if origin.cause == "collective-mismatch" else None
     return compared or origin
 

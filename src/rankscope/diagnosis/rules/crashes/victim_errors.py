@@ -12,7 +12,7 @@ VICTIMS: tuple[KnownError, ...] = (
         r"Watchdog caught collective operation timeout|Timeout at NCCL work"
         r"|failure detected by watchdog at work sequence"
         r"|Received a dump signal due to a collective timeout|Some NCCL operations have failed or timed out"
-        r"|we are taking the entire process down",
+        r"|we are taking the entire process down|\[NCCL\] Timeout in \w+ operation",
         "it waited in a collective until the timeout",
         "victim",
         waited=True,

@@ -39,11 +39,12 @@ _SHARES_NO_VALUES = frozenset(
     | {"init_process_group", "new_group", "split_group", "Work.wait", "Store.wait", "Store.get"}
 )
 
+_STEADY = Advice("steady-settings")
 _FIXES: dict[BadKind, tuple[Advice, ...]] = {
     "input": (Advice("clean-the-sample"), Advice("check-normalisation")),
-    "loss": (Advice("look-for-log-of-zero"), Advice("detect-anomaly"), Advice("skip-together")),
-    "gradient": (Advice("add-epsilon"), Advice("stop-before-the-step"), Advice("detect-anomaly")),
-    "parameter": (Advice("lower-the-rate"), Advice("go-back-to-checkpoint")),
+    "loss": (Advice("look-for-log-of-zero"), Advice("detect-anomaly"), _STEADY, Advice("skip-together")),
+    "gradient": (Advice("add-epsilon"), Advice("stop-before-the-step"), _STEADY, Advice("detect-anomaly")),
+    "parameter": (Advice("lower-the-rate"), _STEADY, Advice("go-back-to-checkpoint")),
 }
 _UNTRAINED_FIX = (Advice("initialise-everywhere"), Advice("look-for-empty-weights"))
 _REFERENCES: dict[BadKind, tuple[str, ...]] = {

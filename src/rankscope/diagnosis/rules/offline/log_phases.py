@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from rankscope.diagnosis.advice import Advice
 from rankscope.diagnosis.facts.seen import MayStand, Phase
@@ -34,8 +35,8 @@ _PHASES = tuple((phase, re.compile(pattern, re.IGNORECASE)) for phase, pattern i
 _CAUSES: dict[Phase, tuple[str, ...]] = {
     "init": ("rank-missing", "address-unreachable", "blocked-call", "killed"),
     "barrier": ("collective-skipped", "slow-rank", "blocked-call", "killed"),
-    "forward": ("collective-skipped", "slow-rank", "gpu-stuck", "killed", "dataloader-stuck"),
-    "batch": ("collective-skipped", "dataloader-stuck", "slow-rank", "gpu-stuck", "killed"),
+    "forward": ("collective-skipped", "comm-error", "slow-rank", "gpu-stuck", "killed", "dataloader-stuck"),
+    "batch": ("collective-skipped", "comm-error", "dataloader-stuck", "slow-rank", "gpu-stuck", "killed"),
     "evaluate": ("collective-skipped", "uneven-data", "slow-rank", "killed"),
     "save": ("slow-rank", "collective-skipped", "blocked-call", "killed"),
     "model": ("collective-skipped", "slow-rank", "blocked-call", "killed"),
@@ -58,6 +59,7 @@ _CONFIRM: dict[str, Advice] = {
     "rank-missing": Advice("count-started-ranks"),
     "address-unreachable": Advice("check-the-network"),
     "uneven-data": Advice("count-batches"),
+    "comm-error": Advice("nccl-debug-and-fp32"),
 }
 
 
@@ -65,6 +67,17 @@ def phase_of(log: Log) -> Phase:
     """By the newest of the last lines that speaks of something known."""
     lines = [text for text in reversed(log.tail) if text.strip()][:_LINES]
     return next((phase for text in lines for phase, pattern in _PHASES if pattern.search(text)), "unknown")
+
+
+_FSDP = re.compile(r"\bfsdp\b|FullyShardedDataParallel|fully_shard", re.IGNORECASE)
+FIRST_GATHER = ("pytorch/pytorch#109173", "pytorch/pytorch#95118")
+"""FSDP that stands in its first forward pass: the gathering and its time limit, and mixed precision."""
+
+
+def references_of(phase: Phase, logs: Iterable[Log]) -> tuple[str, ...]:
+    """Known issues of a job that stands there, with what its log says it uses."""
+    sharded = any(_FSDP.search(text) for log in logs for text in log.tail)
+    return FIRST_GATHER if phase in ("forward", "batch") and sharded else ()
 
 
 def what_may_keep_it(phase: Phase) -> tuple[Possibility, ...]:

@@ -12,6 +12,7 @@ from rankscope.diagnosis.facts.logs import (
     HadEntered,
     LoggedCall,
     May,
+    NeverFinished,
     NeverMatch,
     OperationsDiffer,
     RanIntoTimeLimit,
@@ -19,9 +20,11 @@ from rankscope.diagnosis.facts.logs import (
     WaitedIn,
     WaitedInVain,
 )
+from rankscope.diagnosis.facts.seen import MayStand
 from rankscope.diagnosis.finding import Finding, Possibility, Way
 from rankscope.diagnosis.rules.offline import log_facts
 from rankscope.diagnosis.rules.offline.log_facts import TimedOut
+from rankscope.diagnosis.rules.offline.log_phases import FIRST_GATHER
 from rankscope.diagnosis.rules.offline.log_ranks import DUMP, KERNEL, MATCH_FIX, RERUN, STACK, culprit, last_line
 from rankscope.evidence.model import Evidence
 
@@ -52,7 +55,7 @@ def _without_time_out(timed: dict[int, TimedOut], evidence: Evidence) -> Finding
     everybody = {seen.rank for seen in evidence.ranks if seen.log is not None} | set(range(evidence.world_size))
     absent = tuple(sorted(everybody - set(timed)))
     if not absent:
-        return None
+        return _never_finished(timed)
     known = {seen.rank for seen in evidence.ranks if seen.log is not None and seen.log.lines}
     waiting = tuple(sorted(timed))
     call = _call(min(timed.values(), key=lambda each: (each.line.at or 0.0, each.line.order)))
@@ -60,6 +63,33 @@ def _without_time_out(timed: dict[int, TimedOut], evidence: Evidence) -> Finding
     if set(absent) <= known and 2 * len(absent) < len(everybody):
         return _named(absent, waiting, call, because, evidence)
     return _in_vain(absent, waiting, call, because, evidence)
+
+
+def _never_finished(timed: dict[int, TimedOut]) -> Finding | None:
+    """Nobody was missing: all were in the same call. It is the communication itself, or it takes too long."""
+    calls = {(each.op, each.seq, each.numel) for each in timed.values()}
+    if len(timed) < 2 or len(calls) != 1 or any(each.seq is None for each in timed.values()):
+        return None
+    ranks = tuple(sorted(timed))
+    found = NeverFinished(ranks, _call(timed[ranks[0]]))
+    gathers = "GATHER" in found.call.op.upper()
+    return Finding(
+        outcome="hang",
+        cause="comm-error",
+        certainty="likely",
+        culprits=(),
+        summary=found,
+        because=(found,),
+        fix=(
+            Advice("give-it-more-time"),
+            Advice("try-the-links"),
+            *((Advice("without-mixed-precision"),) if gathers else ()),
+        ),
+        alternatives=(Possibility("gpu-stuck", "possible", MayStand("gpu-stuck", "forward"), STACK),),
+        references=FIRST_GATHER if gathers else ("pytorch/pytorch#54059",),
+        next=(DUMP, RERUN),
+        victims=ranks,
+    )
 
 
 _FIX = (Advice("same-collectives-everywhere"), Advice("raise-group-timeout"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -24,12 +25,14 @@ from rankscope.diagnosis.finding import Finding, Possibility
 from rankscope.diagnosis.rules.crashes.exceptions import explain_unnamed
 from rankscope.diagnosis.rules.crashes.known_errors import recognise
 from rankscope.diagnosis.rules.offline import log_facts
+from rankscope.diagnosis.rules.offline.log_phases import FIRST_GATHER
 from rankscope.diagnosis.rules.offline.log_ranks import KERNEL, OWN_LOG, RERUN, STACK, culprit, last_line, seen_rank
 from rankscope.diagnosis.rules.offline.log_waits import explain_named_missing, explain_time_limits
 from rankscope.diagnosis.verdict import SignOfLife
 from rankscope.evidence.model import Evidence
 
 _LONG_SILENCE_S = 60.0
+_GATHER = re.compile(r"time.?out.*all.?gather|all.?gather.*time.?out", re.IGNORECASE)
 
 
 def explain_logs(evidence: Evidence) -> Finding | None:
@@ -160,6 +163,7 @@ def explain_only_victims(evidence: Evidence) -> Finding | None:
     if not victims:
         return None
     ranks = tuple(sorted(rank for rank in victims if rank is not None))
+    gathers = waited and any(_GATHER.search(line.text) for _, line in log_facts.all_lines(evidence))
     return Finding(
         outcome="hang" if waited else "crash",
         cause="comm-error",
@@ -167,7 +171,11 @@ def explain_only_victims(evidence: Evidence) -> Finding | None:
         culprits=(),
         summary=OnlySuffered(ranks, next(iter(victims.values()))),
         because=tuple(Suffered(rank, meaning) for rank, meaning in list(victims.items())[:5]),
-        fix=(Advice("all-logs-together"),),
+        fix=(
+            *((Advice("give-it-more-time"), Advice("without-mixed-precision")) if gathers else ()),
+            Advice("all-logs-together"),
+        ),
+        references=FIRST_GATHER if gathers else (),
         alternatives=(
             Possibility("killed", "possible", May((), "killed"), KERNEL),
             Possibility("exception", "possible", May((), "failed"), OWN_LOG),

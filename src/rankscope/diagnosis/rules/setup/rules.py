@@ -9,12 +9,19 @@ from rankscope.diagnosis.finding import Finding
 from rankscope.diagnosis.registry import rule
 from rankscope.diagnosis.rules.setup.nodes import explain_lost_node
 from rankscope.diagnosis.rules.setup.set_up import explain_group_creation, explain_missing
+from rankscope.diagnosis.rules.setup.variables import explain_odd_variables
 
 
 @rule("killed", "frozen-process", "address-unreachable", "rank-missing", "comm-error")
 def lost_node(case: Case) -> Finding | None:
     """A machine of the job is gone, frozen or cut off."""
     return explain_lost_node(case.evidence, case.graph)
+
+
+@rule("address-unreachable")
+def odd_variables(case: Case) -> Finding | None:
+    """Ranks that look for the others at another address or port than the rest."""
+    return explain_odd_variables(case.evidence)
 
 
 @rule("collective-skipped", "collective-mismatch")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from rankscope.diagnosis import views
@@ -10,6 +11,7 @@ from rankscope.diagnosis.facts import Fact
 from rankscope.diagnosis.facts.roots import AfterStage, InsideStage, InStage
 from rankscope.diagnosis.finding import Ruling, Suspect
 from rankscope.evidence.model import Evidence, Progress, Stage
+from rankscope.evidence.stage_numbers import SharedNumbers, numbered
 
 _LONG_LIVED = frozenset({"training", "job"})
 """Stages that last as long as the program: what is inside them tells more."""
@@ -39,11 +41,9 @@ _HELPED = frozenset({"blocked-call", "stalled", "lock-wait", "slow-rank", "rank-
 
 def with_stages(ruling: Ruling, evidence: Evidence) -> Ruling:
     """The verdict with the stage of every rank, and with the fix for the call in which the culprits stand."""
-    stages: dict[int, Fact] = {
-        seen.rank: stage
-        for seen in evidence.ranks
-        if seen.progress is not None and (stage := stage_of(seen.progress)) is not None
-    }
+    stages: dict[int, Fact] = dict(
+        stages_of({seen.rank: seen.progress for seen in evidence.ranks if seen.progress is not None})
+    )
     culprits = tuple(
         replace(culprit, stage=stages.get(culprit.rank)) if culprit.rank is not None else culprit
         for culprit in ruling.culprits
@@ -70,16 +70,22 @@ def with_stages(ruling: Ruling, evidence: Evidence) -> Ruling:
     )
 
 
-def stage_of(progress: Progress) -> InStage | AfterStage | None:
-    """The stage that a rank is in, or the one that it passed last."""
-    inside = open_stage(progress)
-    if inside is not None:
-        return InStage(progress.stages_passed + 1, inside.label)
-    passed = [stage for stage in progress.stages if stage.number]
-    if not passed:
-        return None
-    last = max(passed, key=lambda stage: stage.number)
-    return AfterStage(last.number, last.words)
+def stages_of(seen: Mapping[int, Progress]) -> Iterator[tuple[int, InStage | AfterStage]]:
+    """The stage that each rank is in, or the one that it passed last. Numbers are the same on every rank; where a page
+    no longer holds its first stages, they are the rank's own count."""
+    whole = all(not progress.stages or progress.stages[0].index == 0 for progress in seen.values())
+    numbers = SharedNumbers(len(seen))
+    own = {rank: list(progress.stages) for rank, progress in seen.items()}
+    shared = numbered(own, numbers) if whole else own
+    for rank, progress in seen.items():
+        inside = open_stage(progress)
+        passed = [stage for stage in shared[rank] if stage.number]
+        if inside is not None:
+            number = numbers.expected(rank, inside) if whole else progress.stages_passed + 1
+            yield rank, InStage(number, inside.label)
+        elif passed:
+            last = max(passed, key=lambda stage: (stage.left_at or 0.0, stage.index))
+            yield rank, AfterStage(last.number, last.words)
 
 
 def open_stage(progress: Progress) -> Stage | None:

@@ -1,0 +1,41 @@
+"""Environment, CUDA and backend status, at the start and again before and after the trainer is made."""
+
+from __future__ import annotations
+
+import pytest
+from notes import EXAMPLES, needs, stages
+
+from conftest import Rankscope
+
+ROW = "0.4"
+COMMAND_LINE = "rankscope run --stages on examples/lightning_wandb.py"
+SHORT = "print('done')"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_status_is_told_at_the_start_and_around_the_trainer(rankscope: Rankscope) -> None:
+    needs("lightning", "wandb", "tokenizers")
+    options = ("--fast_dev_run", 1, "--root", rankscope.folder / "logs")
+    env = {"WANDB_PROJECT": "rows", "HF_HOME": "/nowhere", "WANDB_API_KEY": "a-secret-that-must-not-be-told"}
+    ended = rankscope.run("--stages", "on", EXAMPLES / "lightning_wandb.py", *options, env=env, timeout_s=300)
+    assert ended.code == 0, ended.err.decode()
+    shown = ended.err.decode()
+    assert "WANDB_PROJECT=rows" in shown
+    assert "HF_HOME=/nowhere" in shown
+    assert "a-secret-that-must-not-be-told" not in shown + stages(ended)
+    for rank in (0, 1):
+        own = [line for line in stages(ended).splitlines() if f"[R{rank}/2]" in line and "] Status " in line]
+        assert len(own) == 2, own
+        assert "Status before the trainer is made: CUDA" in own[0]
+        assert "no process group" in own[0]
+        assert "WANDB_MODE=offline" in own[0]
+        assert "Status after the trainer was made: CUDA" in own[1]
+
+
+@pytest.mark.slow
+def test_variables_of_a_script_that_ends_at_once_are_told_too(rankscope: Rankscope) -> None:
+    ended = rankscope.run("--stages", "on", rankscope.script(SHORT), env={"WANDB_PROJECT": "rows", "HF_HOME": "/x"})
+    shown = ended.err.decode()
+    assert "WANDB_PROJECT=rows" in shown
+    assert "HF_HOME=/x" in shown

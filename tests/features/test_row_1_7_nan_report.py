@@ -1,0 +1,34 @@
+"""The report of a step that is not finite, in the notes' form, and its files read by the notes' snippet."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from typing import Any
+
+import pytest
+from notes import train, without_gpus
+
+from conftest import Rankscope
+
+ROW = "1.7"
+COMMAND_LINE = "rankscope train --debug --fault nan@rank=1,step=3"
+
+
+@pytest.mark.slow
+def test_report_checkpoint_and_tensors_are_those_of_the_notes(rankscope: Rankscope) -> None:
+    np = pytest.importorskip("numpy")
+    ended = train(rankscope, "--debug", "--fault", "nan@rank=1,step=3", env=without_gpus())
+    assert ended.code == 76, ended.err.decode()
+    shown = (ended.out + ended.err).decode()
+    assert re.search(r"NaN (?:LOSS|GRADIENT) DETECTED \[CPU 1\]", shown)
+    for words in ("Step: 3", "Gradient Norm: nan", "PROBLEMATIC TENSORS:", "NaN count: "):
+        assert words in shown, words
+    assert "Total layers with NaN gradients:" in shown
+    folder = rankscope.folder / ".checkpoints"
+    assert (folder / "nan_grad_step_3.pt").exists()
+    with (folder / "debug" / "nan_debug_step_3.pkl").open("rb") as file:
+        debug_data: dict[str, Any] = pickle.load(file)
+    bad = [name for name, grad in debug_data["gradients"].items() if np.isnan(grad).any()]
+    assert bad
+    assert not any(np.isnan(value).any() for value in debug_data["parameters"].values())

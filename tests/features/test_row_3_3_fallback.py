@@ -1,0 +1,46 @@
+"""From NCCL to Gloo with a warning, on all ranks together; DDP_BACKEND chooses."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from conftest import Rankscope
+
+ROW = "3.3"
+COMMAND_LINE = "DDP_BACKEND=gloo rankscope run train.py"
+ONE_REFUSES = """
+import os
+import rankscope
+from rankscope.distributed import nccl
+nccl.why_not_nccl = lambda local: "no such device" if os.environ["RANK"] == "1" else None
+made = rankscope.setup_distributed(timeout_s=60)
+print("made with", made.backend, made.fell_back)
+"""
+REAL = """
+import os
+os.environ["NCCL_HOSTID"] = os.environ["RANK"]
+import rankscope, torch
+made = rankscope.setup_distributed(timeout_s=90, device=torch.device("cuda", 0))
+print("made with", made.backend, made.fell_back)
+"""
+
+
+@pytest.mark.slow
+def test_where_one_rank_cannot_all_take_gloo(rankscope: Rankscope) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("NCCL would be made for real; the test on a GPU does that")
+    ended = rankscope.run(rankscope.script(ONE_REFUSES))
+    assert ended.out.decode().count("made with gloo True") == 2, ended.lines()
+    assert "[DDP-WARNING] NCCL failed (rank 1: no such device), trying Gloo fallback..." in ended.out.decode()
+    assert "[DDP-WARNING] Gloo is CPU-based and slower - for debugging only!" in ended.out.decode()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize(("env", "made"), [({}, "nccl False"), ({"NCCL_SOCKET_IFNAME": "none9"}, "gloo True")])
+def test_real_nccl_or_all_ranks_on_gloo(rankscope: Rankscope, env: dict[str, str], made: str) -> None:
+    """One GPU for two ranks: each calls itself another host. A network interface that is not there breaks NCCL."""
+    more = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", **env}
+    ended = rankscope.run(rankscope.script(REAL), env=more, timeout_s=200)
+    assert ended.out.decode().count(f"made with {made}") == 2, ended.lines()[-40:]
