@@ -148,6 +148,8 @@ class Rankscope:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.options: tuple[str, ...] = ("--no-merge",)
+        """Of every `run`: most tests count what each rank prints."""
         self._numbers = itertools.count()
         self._started: list[Started] = []
 
@@ -173,7 +175,7 @@ class Rankscope:
     ) -> Started:
         """`rankscope run`, with a folder for the run."""
         own = self._new_folder()
-        options = ("--nproc-per-node", nproc, "--run-dir", own / "run")
+        options = ("--nproc-per-node", nproc, "--run-dir", own / "run", *self.options)
         return self._start(own, (*COMMAND, "run", *options, *arguments), env, stdin)
 
     def _new_folder(self) -> Path:

@@ -70,6 +70,7 @@ TRAINING: dict[str, Way] = {
     "rankscope prepare --debug": Way(within="bash run_training.sh --debug"),
     "rankscope train --debug": Way(within="bash run_training.sh --debug"),
     "rankscope train --debug --show-config": Way(shows='"max_steps": 10,'),
+    "rankscope train --preset 32b --plan": Way(shows="32,763,417,600 parameters"),
     "rankscope prepare --preset gpt2-124m --show-config": Way(shows='"layers": 12,'),
     "rankscope prepare --config my.yaml --override data.tokenizer=bytes": Way(shows="with the tokenizer bytes"),
     "rankscope train --debug --override checkpoint.every=5": Way(shows="checkpoint of step 5 saved"),
@@ -109,9 +110,9 @@ RUNNING: dict[str, Way] = {
         instead="rankscope launch vast --config my.yaml --num-gpus 2 --gpu H100_SXM --max-price 6 --dry-run",
         because="rents a machine",
     ),
-    "rankscope launch vast --num-gpus 4 --auto-shutdown -- train.py --lr 1e-4": Way(
-        shows="--lr 1e-4",
-        instead="rankscope launch vast --num-gpus 4 --auto-shutdown --dry-run -- train.py --lr 1e-4",
+    "rankscope launch vast --auto-shutdown -- --nproc-per-node 4 train.py --lr 1e-4": Way(
+        shows="num_gpus=4",
+        instead="rankscope launch vast --auto-shutdown --dry-run -- --nproc-per-node 4 train.py --lr 1e-4",
         because="rents a machine",
     ),
     "rankscope launch vast --config my.yaml --num-gpus 2 --dry-run": Way(shows="my.yaml"),

@@ -111,6 +111,22 @@ def test_an_assertion_on_the_device_is_the_programs_error_though_a_thread_of_tor
     assert origin(elsewhere, make.rank(0)).cause == "native-crash"
 
 
+def test_who_gathers_the_errors_of_others_only_repeats_them() -> None:
+    """As torch's checkpoints raise on every rank what some of them met, with a text that may have been cut."""
+    text = 'CheckpointException ranks:dict_keys([2])\nTraceback (most recent call last): (RANK 2)\n  File "/x.py", line'
+    ranks = [failed(n, "CheckpointException", text, make.frame("train.py", 30, "checkpoint")) for n in range(3)]
+    endings = explain_endings(make.evidence(*ranks))
+    assert endings.origin is not None
+    assert ([culprit.rank for culprit in endings.origin.culprits], endings.victims) == ([2], (0, 1))
+
+
+def test_a_loader_without_memory_is_memory() -> None:
+    said = ("cannot allocate memory for thread-local data: ABORT",)
+    finding = origin(make.rank(1, exit=make.ended(127), error_tail=said), make.rank(0))
+    assert (finding.outcome, finding.cause) == ("crash", "out-of-memory-host")
+    assert origin(make.rank(1, exit=make.ended(3), error_tail=said), make.rank(0)).cause == "exit-code"
+
+
 def with_path(rank: RankEvidence, path: NamedPath) -> RankEvidence:
     return replace(rank, exceptions=tuple(replace(each, paths=(path,)) for each in rank.exceptions))
 

@@ -8,23 +8,10 @@ from notes import EXAMPLES, needs, numbers, stages, train
 from conftest import Rankscope
 from rankscope.evidence.model import Stage
 from rankscope.evidence.stage_numbers import SharedNumbers, numbered
+from test_examples import TWELVE
 
 ROW = "0.2"
 COMMAND_LINE = "rankscope run --stages on examples/lightning_wandb.py"
-TWELVE = (
-    "Script started",
-    "Args parsed",
-    "Logs directory ready",
-    "Tokenizer loaded",
-    "Model created",
-    "LLMModule ready",
-    "DataModule ready",
-    "Accelerator configured",
-    "WandbLogger ready",
-    "MemoryLoggingCallback ready",
-    "Trainer ready",
-    "Training finished",
-)
 ONLY_RANK_0_MAKES_A_FOLDER = """
 import os
 import rankscope

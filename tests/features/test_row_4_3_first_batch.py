@@ -31,5 +31,5 @@ def test_the_lines_of_the_notes_come_in_their_order(rankscope: Rankscope) -> Non
         ]
         assert order == sorted(order)
     assert "strategy fsdp on 2 ranks" in ended.out.decode()
-    for words in ("Process group ready", "First forward done", "First backward done"):
+    for words in ("Process group ready", "First backward done", "First optimizer step done"):
         assert words in stages(ended)

@@ -32,6 +32,11 @@ def ours(lines: list[str]) -> list[str]:
     return [line for line in lines if not line.startswith(("R0", "R1"))]
 
 
+@pytest.fixture(autouse=True)
+def as_a_user_starts_it(rankscope: Rankscope) -> None:
+    rankscope.options = ()
+
+
 def test_healthy_run_says_what_starts_and_that_it_went_well(rankscope: Rankscope) -> None:
     ended = rankscope.run(rankscope.script(TRAINS.format(at_each_step="pass")))
     said = ended.lines()

@@ -13,8 +13,14 @@ from conftest import COMMAND, Rankscope, Started, kill
 
 SMALL: dict[str, dict[str, Any]] = {
     "system": {"threads": 1},
-    "model": {"layers": 2, "width": 32, "heads": 4, "kv_heads": 2, "vocab_size": 128, "context_length": 32},
-    "training": {"batch_size": 4, "max_steps": 50, "warmup_steps": 5, "learning_rate": 3e-3, "use_amp": False},
+    "model": {
+        **{"layers": 2, "width": 32, "heads": 4, "kv_heads": 2, "ffn": 128, "vocab_size": 128, "context_length": 32},
+        "gradient_checkpointing": False,
+    },
+    "training": {
+        **{"batch_size": 4, "grad_accum_nums": 1, "max_steps": 50, "warmup_steps": 5, "learning_rate": 3e-3},
+        "use_amp": False,
+    },
     "data": {"source": "random"},
     "checkpoint": {"every": 0, "at_end": False},
     "logging": {"every": 1, "plots": False},

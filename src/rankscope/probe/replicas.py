@@ -45,8 +45,8 @@ def checksums(torch: Any, replicas: Iterable[Replica], step: int) -> Iterator[tu
         module = replica.module()
         if module is None or not replica.shared or getattr(module, "_comm_hooks", None):
             continue
-        if replica.unsynced:
-            replica.shared = []  # steps between reductions: replicas differ by design
+        if replica.unsynced or _of_uneven_ranks(module):
+            replica.shared = []  # replicas differ by design: steps between reductions, or not equally many steps
             continue
         name, reference = replica.shared[step // CHECKSUM_EVERY % len(replica.shared)]
         parameter = reference()
@@ -55,3 +55,8 @@ def checksums(torch: Any, replicas: Iterable[Replica], step: int) -> Iterator[tu
         with torch.no_grad():
             value = parameter.detach().reshape(-1)[:_CHECKSUM_VALUES].abs().sum(dtype=torch.float32)
         yield replica.group, name if number == 0 else f"{name} of model {number}", value
+
+
+def _of_uneven_ranks(module: Any) -> bool:
+    """Inside of torch's Join ranks make as many steps as they have batches: the same step is not the same moment."""
+    return bool(getattr(getattr(module, "_join_config", None), "enable", False))

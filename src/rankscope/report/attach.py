@@ -22,7 +22,8 @@ from rankscope.spelling import mended
 
 _DESCRIPTION = """\
 Look at a job that runs on this machine and seems to hang, whoever started it: torchrun, srun, mpirun,
-multiprocessing, or rankscope itself. The job needs no preparation; it is neither stopped nor changed.
+multiprocessing, or rankscope itself. The job needs no preparation; nothing of it is ended or changed.
+A rank of an NCCL job that spins on one line is paused for about a second, to read its native frames.
 Its ranks are found by themselves. Where several jobs run, say which one with --pid.
 """
 _EPILOG = """\

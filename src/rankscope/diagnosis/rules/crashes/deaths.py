@@ -35,6 +35,8 @@ from rankscope.diagnosis.views import innermost_user_frame, rank_culprit, where
 from rankscope.evidence.model import Evidence, Exit, RankEvidence
 
 NATIVE = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGTRAP})
+_OF_THE_LOADER = 127
+"""The code with which the dynamic loader ends a process that it cannot go on with."""
 _THROWN = "what():"
 _NO_EXCEPTION = "terminate called without an active exception"
 _OOM_LINE = re.compile(r"(?i)out of memory|oom-kill|killed process|oom_reaper")
@@ -150,6 +152,18 @@ def explain_code(rank: RankEvidence, exit_: Exit, evidence: Evidence, caught: Ac
         at = raised.at or site
         because = [raised, *story(caught, caught.told), *because]
         alternatives = (Possibility("exception", "possible", PrintedTraceback(raised.type, raised.at)),)
+    said = recognise_lines(rank.error_tail, ("culprit",)) if exit_.code == _OF_THE_LOADER and at is None else None
+    if said is not None and said.cause == "out-of-memory-host":
+        chosen = replace(ended, chosen=False)
+        return Finding(
+            outcome="crash",
+            cause=said.cause,
+            certainty="likely",
+            culprits=(rank_culprit(rank, chosen, None),),
+            summary=chosen,
+            because=(chosen, Means(said.name, last_words=True)),
+            fix=said.fix or MEMORY_FIX,
+        )
     chose = ChoseCode(rank.rank, exit_.code, at, raised)
     see = (
         Advice("see-output-for-end") if at is None else Advice("see-why-it-ends", file=basename(at.file), line=at.line)

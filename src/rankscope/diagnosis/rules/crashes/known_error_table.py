@@ -82,7 +82,7 @@ SPECIAL: tuple[KnownError, ...] = (
     ),
     entry(
         "host-memory-full",
-        r"std::bad_alloc|Cannot allocate memory|can't allocate memory|\[Errno 12\]",
+        r"std::bad_alloc|[Cc]annot allocate memory|can't allocate memory|\[Errno 12\]",
         "memory of the host is used up",
         "culprit",
         "out-of-memory-host",

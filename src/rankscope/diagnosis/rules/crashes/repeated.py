@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from rankscope.diagnosis.facts.endings import Raised, RepeatsErrorOf
@@ -11,12 +12,21 @@ from rankscope.diagnosis.rules.crashes.origins import Origin
 from rankscope.diagnosis.views import rank_culprit
 from rankscope.evidence.model import Evidence, RaisedException
 
+_OF_RANK = re.compile(r"^Traceback \(most recent call last\): \(RANK (\d+)\)", re.MULTILINE)
+
 
 def without_repeats(origins: list[Origin], evidence: Evidence) -> tuple[list[Origin], list[int]]:
     """The origins that are left, and the ranks that turned out to repeat another's error."""
+    failed = {origin.rank.rank for origin in origins}
+    gathered = {origin.rank.rank: named for origin in origins if (named := _gathered_from(origin) & failed)}
+    repeats: dict[int, list[int]] = {}
+    for rank, named in gathered.items():
+        if rank not in named:
+            repeats.setdefault(min(named), []).append(rank)
+    found_out = {rank for ranks in repeats.values() for rank in ranks}
+    origins = [origin for origin in origins if origin.rank.rank not in found_out]
     own = [origin for origin in origins if _repeated(origin) is None]
     left: list[Origin] = [*own]
-    repeats: dict[int, list[int]] = {}
     for origin in origins:
         told = _repeated(origin)
         if told is None:
@@ -30,6 +40,14 @@ def without_repeats(origins: list[Origin], evidence: Evidence) -> tuple[list[Ori
             repeats.setdefault(of, []).append(origin.rank.rank)
     told_of = [_with_repeats(origin, repeats.get(origin.rank.rank, [])) for origin in left]
     return told_of, sorted(rank for ranks in repeats.values() for rank in ranks)
+
+
+def _gathered_from(origin: Origin) -> frozenset[int]:
+    """The ranks whose tracebacks its message holds, where each says whose it is, as torch's checkpoints write them."""
+    account = origin.account
+    if account is None:
+        return frozenset()
+    return frozenset(int(rank) for rank in _OF_RANK.findall(account.last.message))
 
 
 def _repeated(origin: Origin) -> RaisedException | None:

@@ -33,6 +33,9 @@ from rankscope.evidence.model import Frame
 
 _FIX = Advice("checkpoint-before")
 
+_LEAST_SHIFTED = 4
+"""Calls that agree one call apart before that is no accident."""
+
 
 def explain_wrong_pairing(case: Case) -> Finding | None:
     """The earliest wrong pairing of any group after which its ranks went on; None without one."""
@@ -116,9 +119,26 @@ def _by_source(divergence: Divergence, case: Case) -> Finding | None:
         extra = replace(decided, extra=True)
         finding = _skipped(replace(divergence, sides=(usual, replace(odd, kind="extra", count=1))), extra, case)
         return _corrupt(finding, "likely", desync, case)
+    if _goes_on_shifted(divergence, case):
+        shifted = _by_conditions(divergence, case)
+        if shifted.sides[1].kind is not None:
+            return _corrupt(_skipped(shifted, blame(shifted, states, case.code), case), "likely", desync, case)
     if crossed(odd, usual, divergence, states, case.code):
         return _corrupt(_mismatched(divergence, decided, case), "likely", desync, case)
     return None
+
+
+def _goes_on_shifted(divergence: Divergence, case: Case) -> bool:
+    """Two calls that were swapped are followed by calls that agree. After one more or one fewer, all that is known
+    differs place by place and agrees one call apart."""
+    usual, odd = (case.graph.states[side.ranks[0]].timeline for side in divergence.sides)
+    if usual is None or odd is None:
+        return False
+    mine, theirs = ([event.site for event in each.after(divergence.group, divergence.seq - 1)] for each in (usual, odd))
+    known = min(len(mine), len(theirs)) - 1
+    if known < _LEAST_SHIFTED or any(one == other for one, other in zip(mine, theirs, strict=False)):
+        return False
+    return mine[1 : known + 1] == theirs[:known] or theirs[1 : known + 1] == mine[:known]
 
 
 # Findings.

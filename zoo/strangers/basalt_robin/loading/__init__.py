@@ -1,0 +1,3 @@
+from .shards import PaddingCollator, SyncedShards, sync
+
+__all__ = ["PaddingCollator", "SyncedShards", "sync"]
