@@ -78,7 +78,7 @@ def test_odd():
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
         [
-            "*CRASH, proven*rank 1 raised AssertionError in test_odd (test_ranks.py:8)*",
+            "*CRASH, proven*rank 1 raised AssertionError in test_odd (test_ranks.py:9)*",
             "*--- rank 1 ---*",
             "*only zero*",
         ]

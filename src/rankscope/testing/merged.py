@@ -134,11 +134,11 @@ def reports(item: pytest.Item, result: Result, duration_s: float) -> list[pytest
             keywords=dict.fromkeys(item.keywords, 1),
             outcome=result.outcome if when == "call" else "passed",
             longrepr=longrepr if when == "call" else None,
-            when=when,  # type: ignore[arg-type]
+            when=when,
             sections=list(result.sections) if when == "call" else (),
             duration=duration_s if when == "call" else 0.0,
         )
         if when == "call" and result.wasxfail is not None:
-            report.wasxfail = result.wasxfail  # type: ignore[attr-defined]
+            report.wasxfail = result.wasxfail
         told.append(report)
     return told

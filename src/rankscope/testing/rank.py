@@ -72,7 +72,7 @@ def _debug(spec: dict[str, Any], error: BaseException) -> None:
         debugger = pdb.Pdb(stdin=given, stdout=shown)
         debugger.use_rawinput = False
         debugger.reset()
-        debugger.interaction(None, error.__traceback__)  # type: ignore[arg-type]
+        debugger.interaction(None, error.__traceback__)
 
 
 def main(path: str) -> int:
