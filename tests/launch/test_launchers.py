@@ -45,7 +45,7 @@ def watch(rankscope: Rankscope, launcher: Launcher, fault: str) -> Ended:
     port = free_port()
     command = [word.replace("PORT", port) for word in launcher.command]
     env = {"FAULT": fault, "FREE_PORT": port, "PATH": path_of_programs(), "OMP_NUM_THREADS": "1"}
-    options = ("--stages", "off", "--run-dir", own)
+    options: tuple[object, ...] = ("--stages", "off", "--run-dir", own)
     if fault == "frozen":  # a stopped process may be meant: it is waited for
         options = (*options, "--on-hang", "stop", "--stall-after", "4")
     started = rankscope.command(*COMMAND, "watch", *options, "--", *command, env=env)

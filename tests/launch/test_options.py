@@ -36,6 +36,8 @@ OURS = {
     "wait",
     "grace",
     "restart_always",
+    "notify",
+    "retry_codes",
 }
 
 

@@ -29,6 +29,7 @@ from rankscope.launch import (
     program,
 )
 from rankscope.launch.events import CutShort
+from rankscope.launch.exit_code import code_for_scheduler
 from rankscope.launch.job import Job
 from rankscope.launch.nodes import node_key
 from rankscope.launch.output import OutputPump
@@ -39,6 +40,7 @@ from rankscope.launch.status_line import StatusLine
 from rankscope.launch.supervisor import Supervisor
 from rankscope.private_files import make_private_folder
 from rankscope.report import live, progress_words, terminal
+from rankscope.report.notices.notifier import Notifier, tell_the_end
 from rankscope.report.screen import open_screen
 from rankscope.versions import versions
 
@@ -46,6 +48,7 @@ from rankscope.versions import versions
 def launch(arguments: list[str], pages_path: str) -> int:
     """Runs the job and says how it went; `pages_path` is a folder for the ranks' pages."""
     chosen = options.parse(arguments)
+    own_environment = dict(os.environ)
     beforehand.run_wanted_checks(chosen)
     beforehand.place_in_slurm(chosen)
     beforehand.check_master(chosen)
@@ -71,6 +74,7 @@ def launch(arguments: list[str], pages_path: str) -> int:
             "stall_after_s": chosen.stall_after_s,
         },
     )
+    notifier = Notifier(chosen.notify, str(run_folder.resolve()), own_environment)
     pages = Path(pages_path) if chosen.probe else None
     screen = open_screen()
     if screen is not None:
@@ -100,7 +104,12 @@ def launch(arguments: list[str], pages_path: str) -> int:
         )
     policy = Policy(chosen.on_hang, chosen.on_nan, chosen.on_corrupt, chosen.restart_always)
     supervisor = Supervisor(
-        job, policy, chosen.stall_after_s, lambda last: _show(last, job, chosen.json), page=chosen.report
+        job,
+        policy,
+        chosen.stall_after_s,
+        lambda last: _show(last, job, chosen.json),
+        page=chosen.report,
+        alert=lambda found: notifier.tell(found, "detected"),
     )
     teller = StageTeller(job, chosen.stages, keep, live.show, live.say)
     helpers: list[Helper] = [teller]
@@ -109,6 +118,10 @@ def launch(arguments: list[str], pages_path: str) -> int:
     failure = _launch(config, entry, entry_arguments, chosen, job, supervisor, helpers)
     code = supervisor.conclude(failure)
     _hand_on(supervisor.verdict, code, job)
+    if supervisor.verdict is not None and supervisor.speaks:
+        tell_the_end(supervisor.verdict, notifier, own_environment)
+    if supervisor.verdict is not None and chosen.retry_codes:
+        return code_for_scheduler(supervisor.verdict, code)
     return code
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rankscope.diagnosis.verdict import Verdict
-from rankscope.mask import mask_text
+from rankscope.mask import mask_values
 
 VARIABLE = "TORCHELASTIC_ERROR_FILE"
 
@@ -29,18 +29,12 @@ def write_error_file(target: str, verdict: Verdict, code: int, left: Mapping[int
     if isinstance(content.get("message"), dict):
         content["message"]["errorCode"] = code if own is None else own
     temporary = f"{target}.{os.getpid()}"
-    Path(temporary).write_text(json.dumps(_masked(content)), encoding="utf-8")
+    Path(temporary).write_text(json.dumps(mask_values(content)), encoding="utf-8")
     os.replace(temporary, target)
 
 
 def _now() -> dict[str, str]:
     return {"timestamp": str(int(time.time()))}
-
-
-def _masked(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _masked(each) for name, each in value.items()}
-    return mask_text(value) if isinstance(value, str) else value
 
 
 def _read(path: Path) -> dict[str, Any] | None:

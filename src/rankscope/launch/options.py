@@ -16,6 +16,8 @@ from rankscope.errors import UsageError
 from rankscope.launch import limits
 from rankscope.launch.gpu_choice import parse_wish
 from rankscope.launch.run_state import OnBadNumbers, OnHang, Stages
+from rankscope.report.notices.options import add_notify
+from rankscope.report.notices.targets import Target
 from rankscope.spelling import mended, nearest
 
 
@@ -47,6 +49,8 @@ class RunOptions:
     wait_for_gpus: bool = False
     node_key_file: Path | None = None
     restart_always: bool = False
+    notify: tuple[Target, ...] = ()
+    retry_codes: bool = False
     grace_s: int | None = None
     """None: torch's own, and 5 s after Ctrl-C."""
     processes_given: bool = True
@@ -84,6 +88,8 @@ def parse(arguments: list[str]) -> RunOptions:
         wait_for_gpus=namespace.wait,
         node_key_file=namespace.node_key_file,
         restart_always=namespace.restart_always,
+        notify=tuple(namespace.notify),
+        retry_codes=namespace.retry_codes,
         grace_s=namespace.grace,
         processes_given=given,
     )
@@ -144,6 +150,12 @@ def build_parser() -> argparse.ArgumentParser:
         "line once more) is not restarted",
     )
     ours.add_argument(
+        "--retry-codes",
+        action="store_true",
+        help="let the exit code tell a scheduler what to do: 81 where the verdict proves that the same command fails "
+        "again, 82 where it should run on another host; otherwise the code is the usual one",
+    )
+    ours.add_argument(
         "--grace",
         type=seconds,
         metavar="SECONDS",
@@ -199,6 +211,7 @@ def build_parser() -> argparse.ArgumentParser:
         "NCCL, 1800 with gloo); NCCL_TIMEOUT=SECONDS means the same",
     )
     ours.add_argument("--json", action="store_true", help="print the verdict as JSON on standard output at the end")
+    add_notify(ours)
     ours.add_argument(
         "--report",
         action="store_true",

@@ -51,7 +51,8 @@ class Elastic(Protocol):
 
 
 class Supervisor:
-    """`show` prints the last verdict for people; with `page`, a run that ends well leaves one too."""
+    """`show` prints the last verdict for people; with `page`, a run that ends well leaves one too. `alert` is handed
+    what is found while the job goes on."""
 
     def __init__(
         self,
@@ -61,9 +62,11 @@ class Supervisor:
         show: Callable[[Verdict], None],
         *,
         page: bool = False,
+        alert: Callable[[Verdict], None] | None = None,
     ) -> None:
         self._job = job
         self._page = page
+        self._alert = alert
         self._kept: tuple[str, Evidence] | None = None
         """What was kept last, and as whose evidence."""
         self._show = show
@@ -84,6 +87,11 @@ class Supervisor:
     def verdict(self) -> Verdict | None:
         """The last one, once it is concluded."""
         return self._verdict
+
+    @property
+    def speaks(self) -> bool:
+        """Of several nodes one tells the world; another only where it had to look alone."""
+        return self._job.nodes is None or self._job.nodes.speaks or self._kept is not None
 
     def serve(self, elastic: Elastic) -> None:
         """From now on it is asked to stop ranks."""
@@ -183,6 +191,8 @@ class Supervisor:
                     self._job.nodes.rule(action)
                 case on.Tell(line):
                     live.tell(line)
+                    if isinstance(line, live.Detected) and line.then != "give-up" and self._alert is not None:
+                        self._alert(line.verdict)
                 case on.Conclude(verdict, notes):
                     self._verdict = afterwards.complete(verdict, notes, self._job, self._pace)
                     self._write(self._verdict)

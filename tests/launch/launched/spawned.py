@@ -6,8 +6,8 @@ import os
 import sys
 
 import torch.distributed as dist
-import torch.multiprocessing
 from plain import train
+from torch.multiprocessing.spawn import start_processes
 
 
 def work(rank: int, world: int, port: str) -> None:
@@ -17,7 +17,7 @@ def work(rank: int, world: int, port: str) -> None:
 
 
 if __name__ == "__main__":
-    torch.multiprocessing.start_processes(
+    start_processes(  # type: ignore[no-untyped-call]
         work,
         args=(2, os.environ["FREE_PORT"]),
         nprocs=2,

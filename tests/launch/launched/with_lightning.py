@@ -17,7 +17,8 @@ class Model(lightning.LightningModule):
 
     def training_step(self, batch: torch.Tensor, number: int) -> torch.Tensor:
         misbehave(number, self.global_rank)
-        return self.layer(batch).square().mean()
+        loss: torch.Tensor = self.layer(batch).square().mean()
+        return loss
 
     def configure_optimizers(self) -> Any:
         return torch.optim.SGD(self.parameters(), lr=0.01)
@@ -25,7 +26,7 @@ class Model(lightning.LightningModule):
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    data = torch.utils.data.DataLoader(torch.randn(160, 8), batch_size=4)
+    data: Any = torch.utils.data.DataLoader(list(torch.randn(160, 8)), batch_size=4)  # type: ignore[arg-type]
     trainer = lightning.Trainer(
         accelerator="cpu",
         devices=2,

@@ -22,17 +22,20 @@ from rankscope.launch.watched.ends import Ends
 from rankscope.launch.watched.job import WatchedJob
 from rankscope.launch.watched.ranks import Finder
 from rankscope.report import live, terminal
+from rankscope.report.notices.notifier import Notifier, tell_the_end
 from rankscope.versions import versions
 
 
 def watch(arguments: list[str], pages_path: str) -> int:
     """Runs the command and says how its ranks fared; `pages_path` is a folder for their pages."""
     chosen = options.parse(arguments)
+    own_environment = dict(os.environ)
     run_folder = folder.make_run_folder(chosen.run_dir, chosen.command[0])
     installed = versions()
     command = ["rankscope", "watch", *arguments]
     settings: dict[str, object] = {"on_hang": chosen.on_hang, "on_nan": chosen.on_nan, "on_corrupt": chosen.on_corrupt}
     folder.describe_run(run_folder, command, installed, {**settings, "stall_after_s": chosen.stall_after_s})
+    notifier = Notifier(chosen.notify, str(run_folder.resolve()), own_environment)
     pages = Path(pages_path)
     for line in environment.prepare_environment(pages):
         live.say(line)
@@ -40,7 +43,13 @@ def watch(arguments: list[str], pages_path: str) -> int:
     pump = OutputPump(sys.stdout.buffer, sys.stderr.buffer)  # of which the command makes no use: its output is its own
     job = WatchedJob(run_folder, pages, tuple(command), installed, pump, ends)
     policy = Policy(chosen.on_hang, chosen.on_nan, chosen.on_corrupt)
-    supervisor = Supervisor(job, policy, chosen.stall_after_s, lambda last: _show(last, run_folder, chosen.json))
+    supervisor = Supervisor(
+        job,
+        policy,
+        chosen.stall_after_s,
+        lambda last: _show(last, run_folder, chosen.json),
+        alert=lambda found: notifier.tell(found, "detected"),
+    )
     agent = CommandAgent(job, supervisor, ends, Finder(pages), chosen.grace_s)
     teller = _stages(job, chosen.stages, run_folder)
     supervisor.start()
@@ -51,7 +60,10 @@ def watch(arguments: list[str], pages_path: str) -> int:
         supervisor.finish()
         teller.finish()
         pump.finish(1.0)
-    return _conclude(supervisor, agent, job, code)
+    code = _conclude(supervisor, agent, job, code)
+    if supervisor.verdict is not None:
+        tell_the_end(supervisor.verdict, notifier, own_environment)
+    return code
 
 
 def _conclude(supervisor: Supervisor, agent: CommandAgent, job: WatchedJob, code: int) -> int:

@@ -12,6 +12,8 @@ from typing import NoReturn
 from rankscope.errors import UsageError
 from rankscope.launch.options import seconds, threshold
 from rankscope.launch.run_state import OnBadNumbers, OnHang, Stages
+from rankscope.report.notices.options import add_notify
+from rankscope.report.notices.targets import Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,7 @@ class WatchOptions:
     stages: Stages
     json: bool
     grace_s: int
+    notify: tuple[Target, ...] = ()
 
 
 def parse(arguments: list[str]) -> WatchOptions:
@@ -46,6 +49,7 @@ def parse(arguments: list[str]) -> WatchOptions:
         stages=named.stages,
         json=named.json,
         grace_s=named.grace,
+        notify=tuple(named.notify),
     )
 
 
@@ -90,6 +94,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="how long the command may take to end after a signal, before it is killed (default: 30)",
     )
     parser.add_argument("--json", action="store_true", help="print the verdict as JSON on standard output at the end")
+    add_notify(parser)
     parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
 
     def error(message: str) -> NoReturn:
