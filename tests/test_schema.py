@@ -14,8 +14,8 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(REPOSITORY / "scripts"), str(REPOSITORY / "zoo")]
 
 import reference  # noqa: E402
-from corpus import RECORDED, load_recording  # noqa: E402
 
+from corpus import RECORDED, load_recording  # noqa: E402
 from rankscope.diagnosis.attached import nobody_found  # noqa: E402
 from rankscope.diagnosis.codec import verdict_to_json  # noqa: E402
 from rankscope.report.conclude import conclude, pronounce  # noqa: E402

@@ -39,6 +39,12 @@ def free_port() -> str:
 
 
 PLAIN = str(PROGRAMS / "plain.py")
+LOOP = """
+export WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=PORT
+for RANK in 0 1; do RANK=$RANK LOCAL_RANK=$RANK "$0" "$1" & ranks+=($!); done
+for rank in "${ranks[@]}"; do wait "$rank" || code=$?; done
+exit "${code:-0}"
+"""
 LAUNCHERS = (
     Launcher(
         "torchrun train.py",
@@ -91,5 +97,17 @@ LAUNCHERS = (
         ("mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2", sys.executable, PLAIN),
         "`OMPI_COMM_WORLD_RANK` once one of them joins",
         "what it does is seen once another rank has begun to join, or after 30 s",
+    ),
+    Launcher(
+        "notebook_launcher(train, num_processes=2)",
+        (sys.executable, str(PROGRAMS / "in_a_notebook.py")),
+        "by joining",
+        "nothing: a forked process is known when it joins",
+    ),
+    Launcher(
+        "for RANK in 0 1; do python train.py & done (a script of yours)",
+        ("bash", "-c", LOOP, sys.executable, PLAIN),
+        "`RANK`",
+        "all of it, from its start",
     ),
 )
