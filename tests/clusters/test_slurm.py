@@ -104,7 +104,7 @@ def test_when_the_time_is_up_the_ranks_are_asked_and_the_job_is_requeued(tmp_pat
     assert "not requeued" in ended.stdout
 
 
-TELLS = """while [[ $1 != --notify ]]; do shift; done
+TELLS = """while [[ $# -gt 0 && $1 != --notify ]]; do shift; done
 RANKSCOPE_RETRY={retry} RANKSCOPE_HOSTS=gpu07.example.org,gpu08 sh -c "$2"
 exit {code}"""
 

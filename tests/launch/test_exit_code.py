@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from run_events import verdict
 
-from rankscope.diagnosis.verdict import Outcome
+from rankscope.diagnosis.verdict import Certainty, Outcome, Retry
 from rankscope.launch.events import End, Reason
-from rankscope.launch.exit_code import exit_code
+from rankscope.launch.exit_code import ELSEWHERE, FAILS_AGAIN, code_for_scheduler, exit_code
 
 STOPPED = End(0, -15, 2.0, by_launcher=True)
 
@@ -70,3 +70,25 @@ def test_culprit_of_another_node_gives_its_code_to_all_nodes() -> None:
 def test_run_of_which_nothing_is_known_does_not_end_with_0() -> None:
     assert code("unknown", STOPPED) == 1
     assert code("unknown") == 1
+
+
+@pytest.mark.parametrize(
+    ("cause", "retry", "certainty", "given", "told"),
+    [
+        ("collective-skipped", "no", "proven", 75, FAILS_AGAIN),
+        ("collective-skipped", "no", "likely", 75, 75),
+        ("exception", "no", "proven", 1, 1),  # it may be the data, or the moment
+        ("comm-error", "elsewhere", "likely", 1, ELSEWHERE),
+        ("killed", "yes", "proven", 137, 137),
+        ("collective-skipped", "no", "proven", 0, 0),
+    ],
+)
+def test_code_for_a_scheduler_says_what_the_verdict_says_of_another_attempt(
+    cause: str, retry: Retry, certainty: Certainty, given: int, told: int
+) -> None:
+    said = replace(verdict("crash"), cause=cause, retry=retry, certainty=certainty)
+    assert code_for_scheduler(said, given) == told
+
+
+def test_code_of_a_run_that_somebody_stopped_stays() -> None:
+    assert code_for_scheduler(replace(verdict("interrupted"), retry="elsewhere"), 130) == 130

@@ -147,7 +147,7 @@ def test_ctrl_c_takes_a_last_look_before_the_command_has_it(rankscope: Rankscope
 def test_job_that_its_launcher_restarts_is_watched_again(rankscope: Rankscope) -> None:
     """What ended the first attempt is kept beside the verdict."""
     launcher = LAUNCHERS[0]
-    env = {"FAULT": "crash once", "PATH": path_of_programs(), "OMP_NUM_THREADS": "1"}
+    env = {"FAULT": "crash once", "FREE_PORT": free_port(), "PATH": path_of_programs(), "OMP_NUM_THREADS": "1"}
     words = [*launcher.command[:1], "--max-restarts=1", *launcher.command[1:]]
     run = rankscope.folder / "run"
     ended = rankscope.command(*COMMAND, "watch", "--stages", "off", "--run-dir", run, "--", *words, env=env).wait(100.0)

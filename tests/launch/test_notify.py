@@ -133,3 +133,9 @@ def test_what_attach_sees_is_told_too(rankscope: Rankscope) -> None:
             sleeper.kill()
     (got,) = here.got
     assert (ended.code, got.body["outcome"], got.headers["X-Rankscope-Event"]) == (3, "unknown", "attached")
+
+
+def test_code_tells_a_scheduler_that_the_same_would_fail_again(rankscope: Rankscope) -> None:
+    """A mistake in the program, and not its own code 1."""
+    ended = rankscope.run("--retry-codes", rankscope.script("import os\nos.no_such_name\n"), nproc=1)
+    assert (ended.code, ended.verdict["exit_codes"]) == (81, {"0": 1})

@@ -18,6 +18,9 @@ def find_place() -> None:
     os.environ.setdefault("WORLD_SIZE", os.environ.get("OMPI_COMM_WORLD_SIZE", "1"))
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     os.environ.setdefault("MASTER_PORT", os.environ.get("FREE_PORT", "29500"))
+    if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":
+        # Torchrun's store still holds the addresses of the first attempt, and gloo may take those.
+        os.environ |= {"TORCHELASTIC_USE_AGENT_STORE": "False", "MASTER_PORT": os.environ["FREE_PORT"]}
 
 
 def train() -> None:
