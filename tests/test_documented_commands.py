@@ -88,6 +88,12 @@ RUNNING: dict[str, Way] = {
     "rankscope run train.py": Way(shows="R0:rank 0 of 1"),
     "rankscope run --nproc-per-node 4 train.py --lr 3e-4": Way(shows="R3:rank 3 of 4, --lr 3e-4"),
     "rankscope run --on-nan stop --nproc-per-node 4 train.py": Way(shows="R3:rank 3 of 4"),
+    "rankscope run --page --nproc-per-node 4 train.py": Way(shows="rankscope: page: http://127.0.0.1:"),
+    "rankscope run --page 8080 --nproc-per-node 4 train.py": Way(
+        shows="rankscope: page: http://127.0.0.1:",
+        instead="rankscope run --page 0 --nproc-per-node 4 train.py",
+        because="the port may be taken",
+    ),
     "rankscope run --gpus 0,3": Way(shows="--gpus", instead="rankscope run --help", because="needs GPUs"),
     "srun --nodes 2 --ntasks-per-node=1 rankscope run --nproc-per-node 8 train.py": Way(
         shows="srun --ntasks-per-node=1",

@@ -12,12 +12,13 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rankscope.diagnosis.codec import verdict_to_json
 from rankscope.diagnosis.verdict import Verdict
 from rankscope.errors import UsageError
 from rankscope.launch import afterwards, beforehand, comm_debug, environment, folder, limits, options, program
+from rankscope.launch.board import BoardInPlace, open_output
 from rankscope.launch.events import CutShort
 from rankscope.launch.job import Job
 from rankscope.launch.nodes import node_key
@@ -29,8 +30,11 @@ from rankscope.launch.status_line import StatusLine
 from rankscope.launch.supervisor import Supervisor
 from rankscope.private_files import make_private_folder
 from rankscope.report import live, progress_words, terminal
-from rankscope.report.screen import open_screen
+from rankscope.report.screen import Screen, open_screen
 from rankscope.versions import versions
+
+if TYPE_CHECKING:
+    from rankscope.launch.live_page import LivePage
 
 
 def launch(arguments: list[str], pages_path: str) -> int:
@@ -80,7 +84,8 @@ def launch(arguments: list[str], pages_path: str) -> int:
     if told is not None:
         keep([f"rankscope: {told}"])
         live.say(told if chosen.stages == "on" else "")
-    pump = OutputPump(sys.stdout.buffer, sys.stderr.buffer, merge=chosen.merge, screen=screen)
+    board = _place_for_board(screen) if chosen.board else None
+    pump = _pump(screen, board, run_folder, merge=chosen.merge)
     job = Job(run_folder, pages, tuple(command), installed, pump)
     job.node_key = key
     if several and key is None:
@@ -88,16 +93,27 @@ def launch(arguments: list[str], pages_path: str) -> int:
             "the nodes share no key: what they say to each other is told and stops nothing "
             f"(give {node_key.VARIABLE}, --node-key-file or a shared --run-dir)"
         )
-    policy = Policy(chosen.on_hang, chosen.on_nan, chosen.on_corrupt)
+    page = _open_page(job, chosen)
     supervisor = Supervisor(
-        job, policy, chosen.stall_after_s, lambda last: _show(last, job, chosen.json), page=chosen.report
+        job,
+        Policy(chosen.on_hang, chosen.on_nan, chosen.on_corrupt),
+        chosen.stall_after_s,
+        lambda last: _show(last, job, chosen.json),
+        page=chosen.report or page is not None,
+        tell=page.tell if page is not None else live.tell,
     )
     teller = StageTeller(job, chosen.stages, keep, live.show, live.say)
     helpers: list[Helper] = [teller]
-    if screen is not None:
+    if board is not None:
+        helpers.append(BoardInPlace(job, board, chosen.torch.training_script))
+    elif screen is not None:
         helpers.append(StatusLine(job, screen, teller.where))
-    failure = _launch(config, entry, entry_arguments, chosen, job, supervisor, helpers)
-    return supervisor.conclude(failure)
+    helpers += [page] if page is not None else []
+    try:
+        return supervisor.conclude(_launch(config, entry, entry_arguments, chosen, job, supervisor, helpers))
+    finally:
+        if page is not None:
+            page.close()
 
 
 class Helper(Protocol):
@@ -158,6 +174,29 @@ def _launch(
             helper.finish()
         job.pump.finish(5.0)
     return None
+
+
+def _place_for_board(screen: Screen | None) -> Screen | None:
+    if screen is None:
+        live.say("--board needs a terminal on standard error: the ranks' output is shown instead")
+    return screen
+
+
+def _pump(screen: Screen | None, board: Screen | None, run_folder: Path, *, merge: bool) -> OutputPump:
+    """Where a board takes their place on the terminal, the ranks' lines go to a file."""
+    if board is None:
+        return OutputPump(sys.stdout.buffer, sys.stderr.buffer, merge=merge, screen=screen)
+    kept = open_output(run_folder)
+    return OutputPump(kept if board.is_terminal(sys.stdout.fileno()) else sys.stdout.buffer, kept, merge=merge)
+
+
+def _open_page(job: Job, chosen: options.RunOptions) -> LivePage | None:
+    if chosen.page is None:
+        return None
+    # Templates are loaded only where they are needed.
+    from rankscope.launch.live_page import LivePage
+
+    return LivePage(job, chosen.torch.training_script, chosen.page)
 
 
 def _stage_log(run_folder: Path) -> Callable[[list[str]], None]:

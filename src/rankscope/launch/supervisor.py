@@ -58,8 +58,10 @@ class Supervisor:
         show: Callable[[Verdict], None],
         *,
         page: bool = False,
+        tell: Callable[[live.Line], None] = live.tell,
     ) -> None:
         self._job = job
+        self._tell = tell
         self._page = page
         self._kept: tuple[str, Evidence] | None = None
         """What was kept last, and as whose evidence."""
@@ -168,7 +170,7 @@ class Supervisor:
                 case on.TellNodes() if self._job.nodes is not None:
                     self._job.nodes.rule(action)
                 case on.Tell(line):
-                    live.tell(line)
+                    self._tell(line)
                 case on.Conclude(verdict, notes):
                     self._verdict = afterwards.complete(verdict, notes, self._job, self._pace)
                     self._write(self._verdict)

@@ -43,15 +43,15 @@ _FAULTS = {
 
 def render_page(incident: Incident) -> str:
     """Everything the job wrote is in it as text; the page may load nothing and run nothing but its own script."""
-    style, script = _own("style.css"), _own("page.js")
+    style, script = own_file("style.css"), own_file("page.js")
     values = {**_verdict(incident), **_pictures(incident), **_rest(incident)}
     values["sections"] = _sections(values)
     return (
-        _templates()
+        templates()
         .get_template("page.html")
         .render(
             **values,
-            policy=_policy(style, script),
+            policy=policy(style, script),
             style=Markup(style),
             script=Markup(script),
             version=__version__,
@@ -63,7 +63,8 @@ def render_page(incident: Incident) -> str:
     )
 
 
-def _policy(style: str, script: str) -> str:
+def policy(style: str, script: str) -> str:
+    """Nothing but this style and this script."""
     return (
         "default-src 'none'; base-uri 'none'; form-action 'none'; "
         f"style-src '{_hash(style)}'; script-src '{_hash(script)}'"
@@ -75,14 +76,16 @@ def _hash(text: str) -> str:
 
 
 @cache
-def _own(name: str) -> str:
+def own_file(name: str) -> str:
+    """A style or a script of ours."""
     text = (_TEMPLATES / name).read_text(encoding="utf-8").strip()
     assert "</" not in text, f"{name} would end its own element"
     return text
 
 
 @lru_cache(maxsize=1)
-def _templates() -> jinja2.Environment:
+def templates() -> jinja2.Environment:
+    """What is put into them is escaped."""
     made = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES),
         autoescape=True,
