@@ -67,7 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settled = f"goal {GOAL:g}: {ratio.judged(GOAL)}"
     lines = [
         f"- {step_time.RANKS} ranks (gloo), each on cores of its own; {len(closed)} pairs of turns of "
-        f"{chosen.seconds:g} s, a request a second in every other; {len(steps)} steps, {step_ms:.2f} ms each while nobody looks",
+        f"{chosen.seconds:g} s, a request a second in every other; {len(steps)} steps, "
+        f"{step_ms:.2f} ms each while nobody looks",
         f"- **step time ratio {ratio}** with the page open; {settled}",
         f"- processor time of the launcher for a request {request_ms:.1f} ms",
     ]

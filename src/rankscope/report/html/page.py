@@ -20,6 +20,7 @@ from rankscope.report.markdown import markdown
 from rankscope.report.phrases import duration, plain
 from rankscope.report.views import tables
 from rankscope.report.views.calls import call_diff
+from rankscope.report.views.curves import panels_of
 from rankscope.report.views.excerpts import excerpts
 from rankscope.report.views.incident import Incident
 from rankscope.report.views.stacks import stack_tree
@@ -146,6 +147,7 @@ def _pictures(incident: Incident) -> dict[str, Any]:
         "diff": call_diff(incident),
         "waits": wait_picture(incident),
         "times": timings(incident),
+        "curves": panels_of(incident.curves),
     }
 
 
@@ -167,6 +169,7 @@ def _rest(incident: Incident) -> dict[str, Any]:
 def _sections(values: dict[str, Any]) -> list[tuple[str, str]]:
     """What there is to jump to."""
     known = (
+        ("curves", "Training", values["curves"]),
         ("stacks", "Stacks", values["tree"].branches or values["tree"].unknown),
         ("calls", "Calls", values["diff"]),
         ("waits", "Waits", values["waits"]),
@@ -193,7 +196,8 @@ def _other_threads(incident: Incident) -> tuple[int, tuple[Thread, ...]]:
 def _meta(incident: Incident) -> list[str]:
     verdict, evidence = incident.verdict, incident.evidence
     count = verdict.world_size or len(evidence.ranks)
-    facts = [f"{count:,} rank{'' if count == 1 else 's'}"]
+    facts = [shown(incident.name, 80)] if incident.name else []
+    facts.append(f"{count:,} rank{'' if count == 1 else 's'}")
     if evidence.hosts and len(evidence.hosts) > 1:
         facts.append(f"{len(evidence.hosts)} machines")
     began = verdict.started_at or evidence.started_at
