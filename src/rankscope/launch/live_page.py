@@ -37,7 +37,7 @@ _HTML = "text/html; charset=utf-8"
 
 
 class LivePage:
-    """Listens from the start on; `close` shows the report to whoever is looking."""
+    """Answers once it is entered. It is left when the run is over: whoever is looking then gets the report."""
 
     def __init__(self, job: Job, program: str, bind: tuple[str, int]) -> None:
         """`bind`: host and port, 0 for any that is free. Raises UsageError where it cannot listen there."""
@@ -62,16 +62,17 @@ class LivePage:
         host, port = self._server.address
         self.address = f"http://{f'[{host}]' if ':' in host else host}:{port}/{self._token}/"
 
-    def start(self) -> None:
+    def __enter__(self) -> LivePage:
         live.say(f"page: {self.address}")
         self._server.start()
         try:
             write_private(self._job.folder / ADDRESS_FILE, f"{self.address}\n".encode())
         except OSError as error:
             self._job.note_problem(f"{ADDRESS_FILE}: {error.strerror}")
+        return self
 
-    def finish(self) -> None:
-        """The ranks have ended; the verdict is still to come, and `close` with it."""
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def tell(self, line: live.Line) -> None:
         """Said on the terminal and here."""
