@@ -40,17 +40,19 @@ done
 # Under some schedulers standard input is closed; the next file opened would then take its place.
 { : <&0; } 2>/dev/null || exec </dev/null
 
-# The incident page is looked at in a real browser; where there is none, those tests are skipped and say so.
-ensure_browser() {
-    local name
-    for name in chromium chromium-browser google-chrome google-chrome-stable; do
+# The incident page is looked at in a real browser, the board in a real terminal; where they are missing, those tests are
+# skipped and say so.
+ensure_package() {
+    local package=$1 what_for=$2 name
+    shift 2
+    for name in "$@"; do
         if command -v "$name" >/dev/null; then return 0; fi
     done
     if ((EUID == 0)) && command -v apt-get >/dev/null; then
-        echo "run_tests.sh: installing the system package chromium, for the tests of report.html" >&2
-        env DEBIAN_FRONTEND=noninteractive sh -c \
-            'apt-get update && apt-get install --yes --no-install-recommends chromium fonts-dejavu-core' \
-            >.venv/chromium.log 2>&1 </dev/null || echo "run_tests.sh: going on without it; see .venv/chromium.log" >&2
+        echo "run_tests.sh: installing the system package $package, for the tests of $what_for" >&2
+        env DEBIAN_FRONTEND=noninteractive PACKAGE="$package" sh -c \
+            'apt-get update && apt-get install --yes --no-install-recommends "$PACKAGE" fonts-dejavu-core' \
+            >".venv/$package.log" 2>&1 </dev/null || echo "run_tests.sh: going on without it; see .venv/$package.log" >&2
     fi
 }
 
@@ -65,7 +67,8 @@ ensure_mpi() {
 
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")"
 bash scripts/setup.sh
-ensure_browser
+ensure_package chromium "the pages" chromium chromium-browser google-chrome google-chrome-stable
+ensure_package tmux "the board" tmux
 if [[ ${selection[*]-} != *"not slow"* ]]; then ensure_mpi; fi
 bash scripts/check.sh
 status=0

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 import searching  # noqa: F401  loads the profile that all properties are searched with
+from in_tmux import tmux  # noqa: F401  a fixture for all
 
 MARK = "RANKSCOPE_TEST_MARK"
 MOST_SECOND_LOOKS = 5

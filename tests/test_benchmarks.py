@@ -140,7 +140,7 @@ def test_parts_of_the_probe_are_measured_one_by_one() -> None:
     assert 1 < passed < 200
 
 
-@pytest.mark.parametrize("name", ["imports", "overhead", "stages", "step_cost", "step_parts", "step_time"])
+@pytest.mark.parametrize("name", ["imports", "overhead", "page", "stages", "step_cost", "step_parts", "step_time"])
 def test_help_tells_the_options_without_measuring(name: str) -> None:
     shown = subprocess.run(
         [sys.executable, str(BENCHMARKS / f"{name}.py"), "--help"],
@@ -150,3 +150,12 @@ def test_help_tells_the_options_without_measuring(name: str) -> None:
         timeout=60,
     )
     assert "--no-write" in shown.stdout
+
+
+def test_steps_of_turns_with_a_reader_are_compared_with_those_of_the_turn_beside_them() -> None:
+    import page
+
+    steps = [(at / 10, 0.02 if 20 <= at < 40 else 0.01) for at in range(100)]
+    ratio, step_ms = page.compared([(2.0, 4.0), (6.0, 8.0)], [(0.0, 2.0), (4.0, 6.0)], steps)
+    assert (ratio.low, ratio.high) == (1.0, 2.0)
+    assert round(step_ms, 6) == 10.0

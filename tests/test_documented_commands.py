@@ -88,6 +88,12 @@ RUNNING: dict[str, Way] = {
     "rankscope run train.py": Way(shows="R0:rank 0 of 1"),
     "rankscope run --nproc-per-node 4 train.py --lr 3e-4": Way(shows="R3:rank 3 of 4, --lr 3e-4"),
     "rankscope run --on-nan stop --nproc-per-node 4 train.py": Way(shows="R3:rank 3 of 4"),
+    "rankscope run --page --nproc-per-node 4 train.py": Way(shows="rankscope: page: http://127.0.0.1:"),
+    "rankscope run --page 8080 --nproc-per-node 4 train.py": Way(
+        shows="rankscope: page: http://127.0.0.1:",
+        instead="rankscope run --page 0 --nproc-per-node 4 train.py",
+        because="the port may be taken",
+    ),
     "rankscope run --notify https://hooks.slack.com/services/T0/B0/XYZ --nproc-per-node 4 train.py": Way(
         shows="R3:rank 3 of 4",
         instead="rankscope run --notify 'cat > ended.json' --nproc-per-node 4 train.py && grep -q outcome ended.json",

@@ -371,7 +371,7 @@ def test_leaving_is_placed_at_sys_exit_or_at_the_last_call() -> None:
     silent = make.rank(1, exit=make.ended(0), progress=make.progress(*calls, steps=7))
     finding = explain_left(silent, make.evidence(silent, make.rank(0)), (0,))
     assert (finding.outcome, finding.cause, finding.certainty) == ("hang", "rank-left", "proven")
-    assert doing(finding.culprits[0].doing) == "exited with code 0 after step 7"
+    assert doing(finding.culprits[0].doing) == "exited with code 0 after 7 steps"
     assert finding.culprits[0].where is not None
     assert finding.culprits[0].where.line == 50
     said = make.rank(

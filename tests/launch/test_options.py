@@ -24,6 +24,8 @@ OURS = {
     "report",
     "stages",
     "no_merge",
+    "board",
+    "page",
     "serialize_imports",
     "memory_limit",
     "low_memory",
@@ -253,3 +255,32 @@ def write_script(folder: Path) -> str:
     path.write_text("#!/bin/sh\n")
     path.chmod(0o755)
     return str(path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "page", "rest"),
+    [
+        (["--page"], ("127.0.0.1", 0), []),
+        (["--page", "8080"], ("127.0.0.1", 8080), []),
+        (["--page=8080"], ("127.0.0.1", 8080), []),
+        (["--page", "0.0.0.0:8080"], ("0.0.0.0", 8080), []),
+        (["--page", "[::1]:8080"], ("::1", 8080), []),
+        (["--page", "--json"], ("127.0.0.1", 0), []),
+        ([], None, ["--page", "1"]),
+        (["--page"], ("127.0.0.1", 0), ["--page", "train.py", "--json"]),
+    ],
+)
+def test_port_of_the_page_may_be_left_out(
+    arguments: list[str], page: tuple[str, int] | None, rest: list[str], tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.touch()
+    chosen = options.parse([*arguments, str(script), *rest])
+    assert chosen.page == page
+    assert (chosen.torch.training_script, chosen.torch.training_script_args) == (str(script), rest)
+
+
+def test_page_that_is_no_port_is_a_mistake(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    with pytest.raises(UsageError, match="--page=99999: give a port"):
+        options.parse(["--page=99999", str(tmp_path / "train.py")])

@@ -97,7 +97,7 @@ class Page:
     """A page that has been loaded, and all that happened on the way."""
 
     def __init__(
-        self, browser: Browser, file: Path, width: int = 1280, *, dark: bool = False, scripts: bool = True
+        self, browser: Browser, file: Path | str, width: int = 1280, *, dark: bool = False, scripts: bool = True
     ) -> None:
         self._browser = browser
         browser.events.clear()
@@ -110,7 +110,7 @@ class Page:
         self.resize(width)
         scheme = "dark" if dark else "light"
         self.ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
-        self.url = file.as_uri()
+        self.url = file if isinstance(file, str) else file.as_uri()
         browser.events.clear()
         self.ask("Page.navigate", url=self.url)
         browser.await_event("Page.loadEventFired", self._session)

@@ -3,49 +3,16 @@
 from __future__ import annotations
 
 import shlex
-import shutil
 import subprocess
 import sys
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from conftest import COMMAND, Rankscope, wait_until
+from in_tmux import TRAINS, row
 from rankscope.cli import main
-
-TRAINS = """
-import os, sys, time, torch, torch.distributed as dist
-dist.init_process_group("gloo")
-rank = dist.get_rank()
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-while True:
-    time.sleep(0.2 if rank == 2 else 0.05)
-    if rank == 3 and os.path.exists(sys.argv[1]):
-        time.sleep(1000)
-    model(torch.randn(2, 4)).sum().backward()
-    optimizer.step()
-"""
-
-
-@pytest.fixture
-def tmux() -> Iterator[Callable[..., str]]:
-    if shutil.which("tmux") is None:
-        pytest.skip("not installed: tmux")
-    name = f"rankscope-{uuid.uuid4().hex[:8]}"
-
-    def command(*words: str) -> str:
-        done = subprocess.run(["tmux", "-L", name, *words], capture_output=True, text=True, timeout=20, check=False)
-        return done.stdout
-
-    yield command
-    command("kill-server")
-
-
-def row(picture: str, rank: int) -> str:
-    return next((line for line in picture.splitlines() if line.startswith(f"{rank} ")), "")
 
 
 @pytest.mark.slow
@@ -74,7 +41,7 @@ def test_board_shows_the_slow_rank_and_then_who_waits_for_whom(
     stands = seen()
     heads = stands.splitlines()[2]
     assert all(row(stands, rank)[heads.index("waits for") :].split()[0] == "3" for rank in (0, 1, 2)), stands
-    assert "backward" not in row(stands, 3)
+    assert wait_until(lambda: "in no call for" in row(seen(), 3), 20.0), seen()
     tmux("send-keys", "q")
     assert wait_until(lambda: "left with 0" in seen(), 10.0), seen()
     assert main(["top", "--once", str(job.run_dir)]) == 0

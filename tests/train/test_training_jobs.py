@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -123,3 +124,17 @@ def test_planted_fault_is_named_with_its_rank_and_its_line_in_the_trainer(
     assert culprit["rank"] == 1
     assert f"{culprit['where']['file']}:{culprit['where']['function']}".endswith(where)
     assert "faults.py" in found["headline"]
+
+
+@pytest.mark.slow
+def test_log_metrics_and_verdict_count_the_same_steps(rankscope: Rankscope) -> None:
+    planted = "skip@rank=1,step=5"
+    started, run = start(rankscope, "skip", "--nproc-per-node", 2, "--fault", planted, training={"max_steps": 10})
+    ended = started.wait(120.0)
+    assert ended.code == 75, ended.lines()
+    told = re.findall(r"\[CPU 0\] Step \[(\d+)/10\]", ended.out.decode())
+    made = len(told)
+    assert told == [str(step) for step in range(5)], "those before the planted one"
+    assert len(losses(run)) == made
+    assert {int(number) for number in re.findall(r"after (\d+) steps", str(verdict(run)))} == {made}
+    assert "step 5" not in str(verdict(run)["because"]), "steps are numbered by programs, and counted by us"

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 import torch
 
 from rankscope.errors import UsageError
-from rankscope.train.config import RunConfig
 from rankscope.train.fault_plan import FaultPlan, parse_fault
 from rankscope.train.flops import peak_flops
 from rankscope.train.late_values import LateValues
 from rankscope.train.metrics import MetricsFile, Pace, Speeds, StepRecord
-from rankscope.train.pictures import curves_of, draw, render_html, render_svg, thinned, ticks
 from rankscope.train.voice import Voice, clock, step_line
 
 
@@ -87,19 +83,6 @@ def test_values_come_back_in_order() -> None:
     assert all(each.seconds >= 0 for each in taken)
 
 
-@pytest.mark.parametrize("steps", [1, 2, 30, 5000])
-def test_picture_is_sound_svg_and_the_page_needs_nothing_else(steps: int, tmp_path: Path) -> None:
-    records = [record(step, 3.0 / (step + 1)) for step in range(steps)]
-    for curve in curves_of(records):
-        ElementTree.fromstring(render_svg(curve))
-    page = render_html(curves_of(records), records, RunConfig())
-    assert "<script" not in page
-    assert "http" not in page
-    said = draw(records, RunConfig(), tmp_path)
-    assert (tmp_path / "report.html").read_text() == page
-    assert any("report.html" in line for line in said)
-
-
 def test_time_left_is_that_of_the_latest_steps_and_not_of_the_first() -> None:
     pace = Pace()
     assert pace.left(10) is None
@@ -108,27 +91,6 @@ def test_time_left_is_that_of_the_latest_steps_and_not_of_the_first() -> None:
     pace.took(1.0)
     pace.took(3.0)
     assert pace.left(10) == 20.0
-
-
-def test_losses_that_are_not_finite_are_left_out_of_the_curve() -> None:
-    loss = curves_of([record(0), record(1, None), record(2)])[0]
-    assert [x for x, _ in loss.points] == [0, 2]
-
-
-def test_long_runs_are_thinned_and_keep_their_ends() -> None:
-    points = [(float(x), float(x)) for x in range(10_001)]
-    kept = thinned(points)
-    assert len(kept) <= 2000
-    assert (kept[0], kept[-1]) == (points[0], points[-1])
-
-
-@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (2.0, 2.0), (0.0, 0.0), (-3.0, 17.0), (1e-5, 3e-5), (9.0, 1e6)])
-def test_ticks_are_round_and_enclose_the_range(low: float, high: float) -> None:
-    found = ticks(low, high)
-    assert found[0] <= low
-    assert found[-1] >= high
-    assert 2 <= len(found) <= 9
-    assert all(math.isfinite(tick) for tick in found)
 
 
 def test_fault_is_read_from_the_command_line() -> None:

@@ -10,9 +10,10 @@ import socket
 import sys
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rankscope.diagnosis.codec import verdict_to_json
 from rankscope.diagnosis.verdict import Verdict
@@ -28,6 +29,7 @@ from rankscope.launch import (
     options,
     program,
 )
+from rankscope.launch.board import BoardInPlace, open_output
 from rankscope.launch.events import CutShort
 from rankscope.launch.exit_code import code_for_scheduler
 from rankscope.launch.job import Job
@@ -41,8 +43,11 @@ from rankscope.launch.supervisor import Supervisor
 from rankscope.private_files import make_private_folder
 from rankscope.report import live, progress_words, terminal
 from rankscope.report.notices.notifier import Notifier, tell_the_end
-from rankscope.report.screen import open_screen
+from rankscope.report.screen import Screen, open_screen
 from rankscope.versions import versions
+
+if TYPE_CHECKING:
+    from rankscope.launch.live_page import LivePage
 
 
 def launch(arguments: list[str], pages_path: str) -> int:
@@ -94,7 +99,8 @@ def launch(arguments: list[str], pages_path: str) -> int:
     if told is not None:
         keep([f"rankscope: {told}"])
         live.say(told if chosen.stages == "on" else "")
-    pump = OutputPump(sys.stdout.buffer, sys.stderr.buffer, merge=chosen.merge, screen=screen)
+    board = _place_for_board(screen) if chosen.board else None
+    pump = _pump(screen, board, run_folder, merge=chosen.merge)
     job = Job(run_folder, pages, tuple(command), installed, pump)
     job.node_key = key
     if several and key is None:
@@ -102,21 +108,19 @@ def launch(arguments: list[str], pages_path: str) -> int:
             "the nodes share no key: what they say to each other is told and stops nothing "
             f"(give {node_key.VARIABLE}, --node-key-file or a shared --run-dir)"
         )
-    policy = Policy(chosen.on_hang, chosen.on_nan, chosen.on_corrupt, chosen.restart_always)
+    page = _open_page(job, chosen)
     supervisor = Supervisor(
         job,
-        policy,
+        Policy(chosen.on_hang, chosen.on_nan, chosen.on_corrupt, chosen.restart_always),
         chosen.stall_after_s,
         lambda last: _show(last, job, chosen.json),
-        page=chosen.report,
+        page=chosen.report or page is not None,
         alert=lambda found: notifier.tell(found, "detected"),
+        tell=page.tell if page is not None else live.tell,
     )
-    teller = StageTeller(job, chosen.stages, keep, live.show, live.say)
-    helpers: list[Helper] = [teller]
-    if screen is not None:
-        helpers.append(StatusLine(job, screen, teller.where))
-    failure = _launch(config, entry, entry_arguments, chosen, job, supervisor, helpers)
-    code = supervisor.conclude(failure)
+    helpers = _helpers(job, chosen, screen, board, StageTeller(job, chosen.stages, keep, live.show, live.say))
+    with page or nullcontext():
+        code = supervisor.conclude(_launch(config, entry, entry_arguments, chosen, job, supervisor, helpers))
     _hand_on(supervisor.verdict, code, job)
     if supervisor.verdict is not None and supervisor.speaks:
         tell_the_end(supervisor.verdict, notifier, own_environment)
@@ -198,6 +202,37 @@ def _launch(
             helper.finish()
         job.pump.finish(5.0)
     return None
+
+
+def _helpers(
+    job: Job, chosen: options.RunOptions, screen: Screen | None, board: Screen | None, teller: StageTeller
+) -> list[Helper]:
+    if board is not None:
+        return [teller, BoardInPlace(job, board, chosen.torch.training_script)]
+    return [teller] if screen is None else [teller, StatusLine(job, screen, teller.where)]
+
+
+def _place_for_board(screen: Screen | None) -> Screen | None:
+    if screen is None:
+        live.say("--board needs a terminal on standard error: the ranks' output is shown instead")
+    return screen
+
+
+def _pump(screen: Screen | None, board: Screen | None, run_folder: Path, *, merge: bool) -> OutputPump:
+    """Where a board takes their place on the terminal, the ranks' lines go to a file."""
+    if board is None:
+        return OutputPump(sys.stdout.buffer, sys.stderr.buffer, merge=merge, screen=screen)
+    kept = open_output(run_folder)
+    return OutputPump(kept if board.is_terminal(sys.stdout.fileno()) else sys.stdout.buffer, kept, merge=merge)
+
+
+def _open_page(job: Job, chosen: options.RunOptions) -> LivePage | None:
+    if chosen.page is None:
+        return None
+    # Templates are loaded only where they are needed.
+    from rankscope.launch.live_page import LivePage
+
+    return LivePage(job, chosen.torch.training_script, chosen.page)
 
 
 def _stage_log(run_folder: Path) -> Callable[[list[str]], None]:

@@ -38,6 +38,10 @@ class RunOptions:
     stages: Stages
     merge: bool
     """Equal lines of several ranks are shown once."""
+    board: bool
+    """In place of the ranks' output, on a terminal."""
+    page: tuple[str, int] | None
+    """Where the live page listens; port 0: any."""
     serialize_imports: str
     memory_limit: int | None
     low_memory: bool
@@ -62,7 +66,7 @@ def parse(arguments: list[str]) -> RunOptions:
     parser = build_parser()
     processes = next(action for action in parser._actions if action.dest == "nproc_per_node")
     usual, processes.default = processes.default, None
-    namespace = parser.parse_args(arguments)
+    namespace = _parsed(parser, arguments)
     given = namespace.nproc_per_node is not None or "PET_NPROC_PER_NODE" in os.environ
     if namespace.nproc_per_node is None:
         namespace.nproc_per_node = usual
@@ -79,6 +83,8 @@ def parse(arguments: list[str]) -> RunOptions:
         report=namespace.report,
         stages=namespace.stages,
         merge=not namespace.no_merge,
+        board=namespace.board,
+        page=namespace.page,
         serialize_imports=namespace.serialize_imports,
         memory_limit=namespace.memory_limit,
         low_memory=namespace.low_memory,
@@ -93,6 +99,38 @@ def parse(arguments: list[str]) -> RunOptions:
         grace_s=namespace.grace,
         processes_given=given,
     )
+
+
+_LOOPBACK = "127.0.0.1"
+
+
+class _NoPort(Exception):
+    """`--page` was followed by the script."""
+
+
+def _parsed(parser: argparse.ArgumentParser, arguments: list[str]) -> argparse.Namespace:
+    """The port of `--page` may be left out, also right before the script."""
+    try:
+        return parser.parse_args(arguments)
+    except _NoPort as found:
+        text = str(found)
+    at = next(
+        (at for at in range(1, len(arguments)) if arguments[at] == text and "--page".startswith(arguments[at - 1])),
+        None,
+    )
+    if at is None:
+        raise UsageError(f"--page={text}: give a port, as in --page 8080, or an address with one")
+    return _parsed(parser, [*arguments[: at - 1], "--page=auto", *arguments[at:]])
+
+
+def _bind(text: str) -> tuple[str, int]:
+    """`8080`, `auto`, `0.0.0.0:8080`."""
+    host, _, port = text.rpartition(":")
+    if text == "auto":
+        return _LOOPBACK, 0
+    if not port.isdecimal() or int(port) > 65535 or "/" in host:
+        raise _NoPort(text)
+    return host.strip("[]") or _LOOPBACK, int(port)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -180,6 +218,23 @@ def build_parser() -> argparse.ArgumentParser:
         "--no-merge",
         action="store_true",
         help="show a line that several ranks print at the same moment once for each of them, not once for all (R0-7:)",
+    )
+    ours.add_argument(
+        "--board",
+        action="store_true",
+        help="on a terminal, show a row a rank in place of the ranks' output: what it does, step, speed, where its "
+        "time goes, for whom it waits, memory, GPU, as 'rankscope top' does. The output is in output.log of the run's "
+        "folder",
+    )
+    ours.add_argument(
+        "--page",
+        nargs="?",
+        type=_bind,
+        const=(_LOOPBACK, 0),
+        metavar="PORT",
+        help="show the same in a browser while the job runs, and the report when it has ended; prints the address, "
+        "which holds a random token. On this machine alone (loopback) unless an address is given, as in 0.0.0.0:8080. "
+        "metrics below that address is for Prometheus",
     )
     ours.add_argument(
         "--serialize-imports",

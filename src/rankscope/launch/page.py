@@ -20,7 +20,7 @@ def leave_page(folder: Path, verdict: Verdict, evidence: Evidence | None) -> Ver
     from rankscope.report.html.page import FILE_NAME, render_page
     from rankscope.report.views.incident import incident_of
 
-    page = render_page(incident_of(verdict, evidence if evidence is not None else _nothing_seen(verdict)))
+    page = render_page(incident_of(verdict, evidence if evidence is not None else _nothing_seen(verdict), folder))
     write_private(folder / FILE_NAME, page.encode())
     return replace(verdict, report=FILE_NAME)
 

@@ -62,9 +62,11 @@ class Supervisor:
         show: Callable[[Verdict], None],
         *,
         page: bool = False,
+        tell: Callable[[live.Line], None] = live.tell,
         alert: Callable[[Verdict], None] | None = None,
     ) -> None:
         self._job = job
+        self._tell = tell
         self._page = page
         self._alert = alert
         self._kept: tuple[str, Evidence] | None = None
@@ -190,7 +192,7 @@ class Supervisor:
                 case on.TellNodes() if self._job.nodes is not None:
                     self._job.nodes.rule(action)
                 case on.Tell(line):
-                    live.tell(line)
+                    self._tell(line)
                     if isinstance(line, live.Detected) and line.then != "give-up" and self._alert is not None:
                         self._alert(line.verdict)
                 case on.Conclude(verdict, notes):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rankscope.diagnosis.facts.roots import InStage
 from rankscope.diagnosis.rules.numbers.stragglers import between
@@ -15,6 +15,7 @@ from rankscope.evidence.model import Phases, Progress
 from rankscope.report import progress_words
 from rankscope.report.meter import Meter
 from rankscope.report.phrases import duration, plain
+from rankscope.report.progress_words import QUIET_S, Figures
 from rankscope.report.words import sentence
 from rankscope.report.words.phrases import rank_list
 
@@ -24,6 +25,11 @@ _WINDOW_S = 10.0
 _BAR = 12
 _STATES = {"D": "in disk wait", "T": "stopped", "t": "traced", "Z": "ended"}
 _LEGEND = "time: D data  C forward and backward  W waits for ranks  S saves  o other"
+
+
+Shares = tuple[tuple[str, float], ...]
+"""`data`, `compute`, `waiting`, `saving`, `other` → its share of the time; together 1."""
+_LETTERS = {"data": "D", "compute": "C", "waiting": "W", "saving": "S", "other": "o"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +43,13 @@ class Row:
     processor: str = ""
     memory: str = ""
     gpu: str = ""
+    steps: int = 0
+    steps_per_s: float | None = None
+    """None before two looks."""
+    shares: Shares = ()
+    awaited: frozenset[int] = frozenset()
+    """The ranks that it waits for."""
+    ended: bool = False
 
     @property
     def likeness(self) -> tuple[str, ...]:
@@ -46,8 +59,22 @@ class Row:
 _HEADS = Row((), "doing", "step", "steps/s", "time", "waits for", "cpu", "memory", "gpu")
 
 
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a board shows at a moment."""
+
+    head: str
+    figures: Figures
+    ranks: tuple[Row, ...]
+    """One row a rank."""
+    rows: tuple[Row, ...]
+    """As shown: equal ranks share a row where there are many."""
+    probed: bool
+    """Pages were found: steps, times and waits are known."""
+
+
 class Board:
-    """Takes one glance after another, and gives the lines to show. No I/O here."""
+    """Takes one glance after another, and gives what to show. No I/O here."""
 
     def __init__(self, title: str) -> None:
         self._title = title
@@ -55,14 +82,18 @@ class Board:
         self._past: dict[int, deque[RankGlance]] = {}
 
     def lines(self, glances: Sequence[RankGlance], now: float) -> list[str]:
+        look = self.look(glances, now)
+        table = _table([_HEADS, *look.rows])
+        return [look.head, "", *table, "", _LEGEND] if look.probed else [look.head, "", *table]
+
+    def look(self, glances: Sequence[RankGlance], now: float) -> Look:
         known = {each.rank: each.progress for each in glances if each.progress is not None}
         waits = who_waits(known, now)
         rows = [self._row(each, waits, now) for each in glances]
         figures = self._meter.read(known, len(glances), now)
-        head = f"{self._title} · {progress_words.status(figures)}"
+        head = plain(f"{self._title} · {progress_words.status(figures)}")
         shown = rows if len(rows) <= MOST_ROWS else _merged(rows)
-        table = _table([_HEADS, *shown])
-        return [plain(head), "", *table, "", _LEGEND] if known else [plain(head), "", *table]
+        return Look(head, figures, tuple(rows), tuple(shown), bool(known))
 
     def _row(self, each: RankGlance, waits: Mapping[int, frozenset[int]], now: float) -> Row:
         past = self._past.setdefault(each.rank, deque())
@@ -70,13 +101,15 @@ class Board:
         while len(past) > 2 and each.at - past[1].at >= _WINDOW_S:
             past.popleft()
         first, progress = past[0], each.progress
+        steps = progress.steps if progress is not None else 0
         if not each.alive:
-            return Row((each.rank,), "ended", step=f"{progress.steps:,}" if progress and progress.steps else "")
+            return Row((each.rank,), "ended", step=f"{steps:,}" if steps else "", steps=steps, ended=True)
         seconds = each.at - first.at
         row = Row(
             (each.rank,),
-            _doing(each, now),
+            _doing(each, now, stepped=first.progress is None or steps > first.progress.steps),
             waits=rank_list(waits.get(each.rank, ())),
+            awaited=waits.get(each.rank, frozenset()),
             processor=f"{(each.cpu_s - first.cpu_s) / seconds:.0%}" if seconds >= LEAST_S else "",
             memory=_size(each.memory_bytes),
             gpu=_gpu(each),
@@ -84,20 +117,20 @@ class Board:
         if progress is None:
             return row
         before = first.progress
-        return Row(
-            row.ranks,
-            row.doing,
-            f"{progress.steps:,}" if progress.steps else "",
-            _rate(before, progress, seconds),
-            _bar(before.phases if before is not None else None, progress.phases),
-            row.waits,
-            row.processor,
-            row.memory,
-            row.gpu,
+        rate = _rate(before, progress, seconds)
+        shares = _shares(before.phases if before is not None else None, progress.phases)
+        return replace(
+            row,
+            step=f"{steps:,}" if steps else "",
+            rate=f"{rate:.1f}" if rate is not None and steps else "",
+            bar=_bar(shares),
+            steps=steps,
+            steps_per_s=rate,
+            shares=shares,
         )
 
 
-def _doing(each: RankGlance, now: float) -> str:
+def _doing(each: RankGlance, now: float, *, stepped: bool) -> str:
     if each.state in _STATES:
         return _STATES[each.state]
     if each.progress is None:
@@ -108,28 +141,46 @@ def _doing(each: RankGlance, now: float) -> str:
         return plain(f"{call.op}{at} for {duration(now - call.entered_at)}")
     stage = dict(stages_of({each.rank: each.progress})).get(each.rank)
     if each.progress.steps and not isinstance(stage, InStage):
-        return "training"  # After its first step a rank that is in no stage trains.
+        # After its first step a rank that is in no stage trains.
+        left = max((call.left_at or now for call in each.progress.calls), default=now)
+        return "training" if stepped or now - left < QUIET_S else f"in no call for {duration(now - left)}"
     return plain(sentence(stage)) if stage is not None else "starting"
 
 
-def _rate(before: Progress | None, now: Progress, seconds: float) -> str:
-    if before is None or seconds < LEAST_S or not now.steps:
-        return ""
-    return f"{max(0, now.steps - before.steps) / seconds:.1f}"
+def _rate(before: Progress | None, now: Progress, seconds: float) -> float | None:
+    if before is None or seconds < LEAST_S:
+        return None
+    return max(0, now.steps - before.steps) / seconds
 
 
-def _bar(before: Phases | None, now: Phases | None) -> str:
-    """Where the time went lately, a letter for a twelfth of it."""
+def _shares(before: Phases | None, now: Phases | None) -> Shares:
+    """Where the time went lately."""
     if before is None or now is None:
-        return ""
+        return ()
     added = between(before, now)
     whole = added.until - added.since
     if whole <= 0:
-        return ""
+        return ()
     # The wait inside of the backward pass is a wait.
-    computed = max(0.0, added.forward_s + added.backward_s)
-    parts = [("D", added.data_s), ("C", computed), ("W", added.waiting_s), ("S", added.saving_s)]
-    text = "".join(letter * round(_BAR * max(0.0, seconds) / whole) for letter, seconds in parts)[:_BAR]
+    spent = {
+        "data": added.data_s,
+        "compute": added.forward_s + added.backward_s,
+        "waiting": added.waiting_s,
+        "saving": added.saving_s,
+    }
+    shares, left = [], 1.0
+    for name, seconds in spent.items():
+        share = min(left, max(0.0, seconds) / whole)
+        shares.append((name, share))
+        left -= share
+    return (*shares, ("other", left))
+
+
+def _bar(shares: Shares) -> str:
+    """A letter for a twelfth of the time."""
+    if not shares:
+        return ""
+    text = "".join(_LETTERS[name] * round(_BAR * share) for name, share in shares if name != "other")[:_BAR]
     return text.ljust(_BAR, "o")
 
 
@@ -153,10 +204,7 @@ def _merged(rows: Sequence[Row]) -> list[Row]:
     merged = []
     for alike in classes.values():
         first = alike[0]
-        ranks = tuple(rank for row in alike for rank in row.ranks)
-        merged.append(
-            Row(ranks, first.doing, first.step, first.rate, first.bar, first.waits, first.processor, first.memory)
-        )
+        merged.append(replace(first, ranks=tuple(rank for row in alike for rank in row.ranks), gpu=""))
     return merged
 
 

@@ -47,7 +47,7 @@ class Meter:
         self._seen.append((now, steps))
         while len(self._seen) > 2 and now - self._seen[1][0] >= _RATE_S:
             self._seen.popleft()
-        if len(beats) == ranks:
+        if beats and len(beats) == ranks:
             self._compare({rank: beat.phases for rank, beat in beats.items() if beat.phases is not None}, ranks)
         (first_at, first), (last_at, last) = self._seen[0], self._seen[-1]
         rate = (last - first) / (last_at - first_at) if last > first else None

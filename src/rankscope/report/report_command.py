@@ -64,7 +64,7 @@ def report_command(arguments: list[str]) -> int:
     from rankscope.report.live import say
     from rankscope.report.views.incident import incident_of
 
-    data = _FORMS[chosen.format](incident_of(verdict, evidence))
+    data = _FORMS[chosen.format](incident_of(verdict, evidence, _run_folder(chosen.path)))
     output = chosen.output or (_usual_place(chosen.path) if chosen.format == "html" else "-")
     if output == "-":
         sys.stdout.flush()
@@ -82,8 +82,13 @@ def report_command(arguments: list[str]) -> int:
 def _usual_place(paths: list[str]) -> str:
     from rankscope.report.html.page import FILE_NAME
 
+    folder = _run_folder(paths)
+    return str(folder / FILE_NAME) if folder is not None else FILE_NAME
+
+
+def _run_folder(paths: list[str]) -> Path | None:
     only = Path(paths[0])
-    return str(only / FILE_NAME) if len(paths) == 1 and only.is_dir() and is_run_folder(only) else FILE_NAME
+    return only if len(paths) == 1 and only.is_dir() and is_run_folder(only) else None
 
 
 def _html(incident: Incident) -> bytes:

@@ -10,7 +10,6 @@ import torch
 from rankscope.train.config import RunConfig
 from rankscope.train.metrics import MetricsFile, Pace, Speeds, StepRecord, Tracker, finite_or_none
 from rankscope.train.optimizer import learning_rate
-from rankscope.train.pictures import draw
 from rankscope.train.place import Place
 from rankscope.train.trackers import open_trackers
 from rankscope.train.voice import ProgressBar, Voice, step_line
@@ -24,7 +23,6 @@ class Account:
         self._place = place
         self._voice = voice
         self._speeds = speeds
-        self._folder = folder
         self._pace = Pace()
         self._records: list[StepRecord] = []
         self._trackers: list[Tracker] = []
@@ -67,7 +65,7 @@ class Account:
             self._bar.show(step + 1, loss, tokens_per_s, left)
 
     def close(self) -> None:
-        """Says how fast it was, and draws."""
+        """Says how fast it was."""
         if self._place.rank != 0:
             return
         if self._bar is not None:
@@ -77,9 +75,6 @@ class Account:
         if not self._records:
             return
         self._voice.info(self._summary())
-        if self._config.logging.plots:
-            for line in draw(self._records, self._config, self._folder):
-                self._voice.info(line)
 
     def _is_told(self, step: int) -> bool:
         logging = self._config.logging

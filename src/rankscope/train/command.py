@@ -112,6 +112,7 @@ def _prepared(
         *("--nproc-per-node", str(ranks), "--run-dir", str(folder)),
         *_OUTPUT,
         *(("--stages", "on") if options.debug else ()),
+        *(("--report",) if config.logging.plots else ()),
         *for_run_of(fault),
         *for_run,
         *("--module", "rankscope.train.rank", str(path.resolve())),

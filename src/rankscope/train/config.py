@@ -186,11 +186,12 @@ class LoggingConfig:
     every: int = 10
     """Steps between lines; the first and the last step always have one."""
     dir: str = "logs"
-    """Where metrics.jsonl and the pictures go; a relative path lies in the run's folder under `rankscope train`."""
+    """Where metrics.jsonl goes; a relative path lies in the run's folder under `rankscope train`. From `logs` there,
+    report.html draws its curves."""
     metrics: bool = True
     """Write metrics.jsonl, one line of JSON a step."""
     plots: bool = True
-    """Draw loss and throughput at the end: report.html always, loss.png where matplotlib is installed."""
+    """Leave report.html in the run's folder after a good run too, with loss and throughput over the steps."""
     progress_bar: Literal["auto", "on", "off"] = "auto"
     """`auto`: on a terminal."""
     debug: bool = False

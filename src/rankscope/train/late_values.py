@@ -37,6 +37,11 @@ class LateValues:
     def __len__(self) -> int:
         return len(self._waiting)
 
+    @property
+    def least_waiting(self) -> int:
+        """How many are left to wait: the newest where a device computes it, none where it is there already."""
+        return 1 if self._cuda else 0
+
     def put(self, step: int, values: Tensor) -> None:
         if self._cuda:
             there = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)

@@ -153,8 +153,8 @@ def _resume(parts: Parts) -> int:
 
 
 def _steps(config: RunConfig, parts: Parts, account: Account, stop: StopWish, first_step: int) -> Left:
-    """Values of a step are read when the next one is under way: the device never waits for the host. What ends the run
-    early is among them, the same on every rank, so that all leave after the same step."""
+    """Where a device computes, values of a step are read when the next one is under way: it never waits for the host.
+    What ends the run early is among them, the same on every rank, so that all leave after the same step."""
     batches = iter(parts.loader)
     late = LateValues(parts.place.device)
     done, code, stopped = first_step, 0, False
@@ -169,7 +169,7 @@ def _steps(config: RunConfig, parts: Parts, account: Account, stop: StopWish, fi
             stop.moved()
             save = config.checkpoint.every and done % config.checkpoint.every == 0 and done < config.training.max_steps
             # Before a checkpoint the host catches up: a step that was left out must not be saved as one made.
-            while len(late) > (0 if save else 1) and not (code or stopped):
+            while len(late) > (0 if save else late.least_waiting) and not (code or stopped):
                 code, stopped = _heard(late, account, parts)
             if code or stopped:
                 break
@@ -191,7 +191,7 @@ def _heard(late: LateValues, account: Account, parts: Parts) -> tuple[int, bool]
     if not ended or parts.watch is None or parts.investigation is None:
         return 0, stops > 0
     kept = parts.watch.kept(step)
-    assert kept is not None, "a step is heard of one step later, and the watch keeps three"
+    assert kept is not None, "a step is heard of at most one step later, and the watch keeps three"
     parts.optimizer.zero_grad(set_to_none=True)
     parts.investigation.run(kept, loss, norm, print)
     return EXIT_CODE, False
@@ -207,7 +207,7 @@ def _finish(config: RunConfig, parts: Parts, left: Left) -> None:
     """The end, the same for all ranks."""
     if left.stopped and parts.place.rank == 0:
         parts.voice.info(
-            f"stopping after step {left.done} of {config.training.max_steps}, because the run was asked to"
+            f"stopping after {left.done} of {config.training.max_steps} steps, because the run was asked to"
         )
     if left.code == 0 and (left.stopped or config.checkpoint.at_end) and parts.checkpointer.last_saved != left.done:
         _save(parts, left.done)

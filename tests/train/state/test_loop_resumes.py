@@ -134,7 +134,7 @@ def test_a_resumed_run_ends_with_the_bits_of_one_that_never_stopped(tmp_path: Pa
     again = {strategy: from_step_10(folder, tmp_path / f"{strategy}-again") for strategy, folder in whole.items()}
     plans = [planned(folder, strategy, every=0, resume="auto") for strategy, folder in again.items()]
     shown = finished([*plans, planned(killed, "ddp", every=0, resume="auto")], ranks=2)
-    assert shown.count("after step 10") == 3
+    assert shown.count("after 10 steps") == 3
 
     for one, other in ((whole["ddp"], again["ddp"]), (whole["fsdp"], again["fsdp"]), (whole["ddp"], killed)):
         expected, found = state(one), state(other)

@@ -20,6 +20,7 @@ from rankscope.report.markdown import markdown
 from rankscope.report.phrases import duration, plain
 from rankscope.report.views import tables
 from rankscope.report.views.calls import call_diff
+from rankscope.report.views.curves import panels_of
 from rankscope.report.views.excerpts import excerpts
 from rankscope.report.views.incident import Incident
 from rankscope.report.views.stacks import stack_tree
@@ -43,15 +44,15 @@ _FAULTS = {
 
 def render_page(incident: Incident) -> str:
     """Everything the job wrote is in it as text; the page may load nothing and run nothing but its own script."""
-    style, script = _own("style.css"), _own("page.js")
+    style, script = own_file("style.css"), own_file("page.js")
     values = {**_verdict(incident), **_pictures(incident), **_rest(incident)}
     values["sections"] = _sections(values)
     return (
-        _templates()
+        templates()
         .get_template("page.html")
         .render(
             **values,
-            policy=_policy(style, script),
+            policy=policy(style, script),
             style=Markup(style),
             script=Markup(script),
             version=__version__,
@@ -63,7 +64,8 @@ def render_page(incident: Incident) -> str:
     )
 
 
-def _policy(style: str, script: str) -> str:
+def policy(style: str, script: str) -> str:
+    """Nothing but this style and this script."""
     return (
         "default-src 'none'; base-uri 'none'; form-action 'none'; "
         f"style-src '{_hash(style)}'; script-src '{_hash(script)}'"
@@ -75,14 +77,16 @@ def _hash(text: str) -> str:
 
 
 @cache
-def _own(name: str) -> str:
+def own_file(name: str) -> str:
+    """A style or a script of ours."""
     text = (_TEMPLATES / name).read_text(encoding="utf-8").strip()
     assert "</" not in text, f"{name} would end its own element"
     return text
 
 
 @lru_cache(maxsize=1)
-def _templates() -> jinja2.Environment:
+def templates() -> jinja2.Environment:
+    """What is put into them is escaped."""
     made = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES),
         autoescape=True,
@@ -143,6 +147,7 @@ def _pictures(incident: Incident) -> dict[str, Any]:
         "diff": call_diff(incident),
         "waits": wait_picture(incident),
         "times": timings(incident),
+        "curves": panels_of(incident.curves),
     }
 
 
@@ -164,6 +169,7 @@ def _rest(incident: Incident) -> dict[str, Any]:
 def _sections(values: dict[str, Any]) -> list[tuple[str, str]]:
     """What there is to jump to."""
     known = (
+        ("curves", "Training", values["curves"]),
         ("stacks", "Stacks", values["tree"].branches or values["tree"].unknown),
         ("calls", "Calls", values["diff"]),
         ("waits", "Waits", values["waits"]),
@@ -190,7 +196,8 @@ def _other_threads(incident: Incident) -> tuple[int, tuple[Thread, ...]]:
 def _meta(incident: Incident) -> list[str]:
     verdict, evidence = incident.verdict, incident.evidence
     count = verdict.world_size or len(evidence.ranks)
-    facts = [f"{count:,} rank{'' if count == 1 else 's'}"]
+    facts = [shown(incident.name, 80)] if incident.name else []
+    facts.append(f"{count:,} rank{'' if count == 1 else 's'}")
     if evidence.hosts and len(evidence.hosts) > 1:
         facts.append(f"{len(evidence.hosts)} machines")
     began = verdict.started_at or evidence.started_at

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Literal
 
 from rankscope.diagnosis import views
 from rankscope.diagnosis.case import Case, prepare
 from rankscope.diagnosis.verdict import Verdict, Where
 from rankscope.diagnosis.wait_graph import State
+from rankscope.evidence.curves import Curve, read_curves
 from rankscope.evidence.model import Evidence, RankEvidence
 from rankscope.report.phrases import duration
 
@@ -20,6 +22,10 @@ Role = Literal["culprit", "victim", "other"]
 class Incident:
     verdict: Verdict
     case: Case
+    name: str = ""
+    """Of the run: that of its folder."""
+    curves: tuple[Curve, ...] = ()
+    """What the program wrote of its steps."""
 
     @property
     def evidence(self) -> Evidence:
@@ -60,8 +66,11 @@ class Incident:
         return views.current_where(seen)
 
 
-def incident_of(verdict: Verdict, evidence: Evidence) -> Incident:
-    return Incident(verdict, prepare(evidence))
+def incident_of(verdict: Verdict, evidence: Evidence, folder: Path | None = None) -> Incident:
+    """`folder`: that of the run, where there is one."""
+    if folder is None:
+        return Incident(verdict, prepare(evidence))
+    return Incident(verdict, prepare(evidence), folder.resolve().name, read_curves(folder))
 
 
 def movement(seen: RankEvidence, *, waits: bool) -> tuple[str, str]:

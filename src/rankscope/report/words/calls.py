@@ -42,7 +42,7 @@ from rankscope.diagnosis.facts.calls import (
 from rankscope.diagnosis.verdict import Where
 from rankscope.report.words import doing, headline, sentence
 from rankscope.report.words.advice import ADVICE
-from rankscope.report.words.phrases import NO_LINE, place, ranks_text, verb
+from rankscope.report.words.phrases import NO_LINE, after_steps, place, ranks_text, verb
 
 ADVICE.update(
     {
@@ -113,13 +113,13 @@ def _collective(fact: WaitsIn) -> str:
 
 
 def _call(fact: Called) -> str:
-    """`broadcast of 5 elements at share (train.py:9), after step 3`."""
+    """`broadcast of 5 elements at share (train.py:9), after 3 steps`."""
     size = f" of {fact.numel} element{'s' if fact.numel > 1 else ''}" if fact.numel > 0 else ""
     kind = f" of {fact.dtype}" if fact.dtype else ""
     root = f" with root {fact.root}" if fact.root >= 0 else ""
     through = f" through {fact.through}" if fact.through else ""
     caller = f", called from {place(fact.caller)}" if fact.caller is not None else ""
-    step = f", after step {fact.step}" if fact.step > 0 else ""
+    step = f", {after_steps(fact.step)}" if fact.step > 0 else ""
     return f"{fact.op}{size}{kind}{root}{through} at {_at(fact.where)}{caller}{step}"
 
 

@@ -6,7 +6,7 @@ from rankscope.diagnosis.facts import endings as facts
 from rankscope.diagnosis.rules.crashes.known_errors import KNOWN_ERRORS
 from rankscope.diagnosis.verdict import Where
 from rankscope.report.words import doing, headline, sentence
-from rankscope.report.words.phrases import place, ranks_text, verb, who
+from rankscope.report.words.phrases import after_steps, place, ranks_text, verb, who
 
 _TOLD_CAUSE = {"out-of-memory-host": ": the host's memory ran out", "shm-exhausted": ": /dev/shm is full"}
 _LED = {
@@ -279,7 +279,7 @@ def _(fact: facts.LeftEarly) -> str:
 
 @doing.register
 def _(fact: facts.LeftEarly) -> str:
-    return "exited with code 0" + (f" after step {fact.steps}" if fact.steps is not None else "")
+    return "exited with code 0" + (f" {after_steps(fact.steps)}" if fact.steps is not None else "")
 
 
 @sentence.register

@@ -28,7 +28,7 @@ from rankscope.diagnosis.facts.numbers import (
 )
 from rankscope.report.words import doing, sentence
 from rankscope.report.words.advice import ADVICE
-from rankscope.report.words.phrases import place, ranks_text, verb
+from rankscope.report.words.phrases import after_steps, place, ranks_text, verb
 
 ADVICE.update(
     {
@@ -82,7 +82,7 @@ _TENSORS: dict[BadKind, str] = {
 
 
 def _steps(count: int) -> str:
-    return f"after {count} optimizer step{'' if count == 1 else 's'}"
+    return after_steps(count, "optimizer step")
 
 
 def _held(kind: BadKind, value: str) -> str:
@@ -190,12 +190,12 @@ def _(fact: ReplicasDiffer) -> str:
 @sentence.register
 def _(fact: SumDiffers) -> str:
     values = ", ".join(f"rank {rank}: {value:.6g}" for rank, value in fact.sums)
-    return f"the sum of {fact.name} differs since step {fact.step}: {values}"
+    return f"the sum of {fact.name} differs {_steps(fact.step)}: {values}"
 
 
 @sentence.register
 def _(fact: DifferedAgain) -> str:
-    return f"it differed in {fact.times} comparisons, the last after step {fact.last_step}"
+    return f"it differed in {fact.times} comparisons, the last {_steps(fact.last_step)}"
 
 
 @sentence.register

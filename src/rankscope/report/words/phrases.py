@@ -66,3 +66,8 @@ def span(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {name}"
     return f"{seconds:.0f} s"
+
+
+def after_steps(count: int, what: str = "step") -> str:
+    """`after 5 steps`: how many were made. Programs number their own from 0 or from 1, so that `step 5` is either."""
+    return f"after {count:,} {what}{'' if count == 1 else 's'}"

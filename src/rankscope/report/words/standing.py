@@ -58,7 +58,7 @@ from rankscope.diagnosis.verdict import Where
 from rankscope.diagnosis.views import LIFE_CPU_SHARE, LIFE_IO_BYTES_PER_S
 from rankscope.report.words import doing, headline, sentence
 from rankscope.report.words import standing_advice as _advice  # noqa: F401
-from rankscope.report.words.phrases import place, ranks_text, verb
+from rankscope.report.words.phrases import after_steps, place, ranks_text, verb
 
 _SHOWN_CHILDREN = 3
 _COUNTS = {2: "two", 3: "three", 4: "four"}
@@ -192,7 +192,7 @@ def _(fact: NotSeen) -> str:
 
 @sentence.register
 def _(fact: AtStage) -> str:
-    return f"its stage is {fact.stage!r}, step {fact.step}"
+    return f"its stage is {fact.stage!r}, {after_steps(fact.step)}"
 
 
 @sentence.register

@@ -328,7 +328,8 @@ def _forms(model: nn.Module) -> dict[str, TensorForm]:
 
 
 def _resumed(found: Found, world_size: int) -> str:
-    sentence = f"going on from {found.folder}, after step {found.manifest.step}"
+    made = found.manifest.step
+    sentence = f"going on from {found.folder}, after {made:,} step{'' if made == 1 else 's'}"
     if found.manifest.world_size != world_size:
         sentence += (
             f"; it was saved by {found.manifest.world_size} ranks and this run has {world_size}: "
