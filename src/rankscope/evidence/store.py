@@ -64,7 +64,7 @@ def load_evidence(path: Path) -> Evidence:
         return _sane(msgspec.json.decode(data, type=Evidence), file)
     except msgspec.ValidationError as error:
         raise EvidenceError(f"{file} is not evidence of rankscope: {error}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise EvidenceError(f"{file} is damaged or cut off: {error}") from error
 
 
