@@ -146,7 +146,9 @@ def play(number: int, chance: random.Random, keep: Path | None, *, namespaces: b
             it.faults += [f"left in memory: {path}" for path in left_in_memory(before)]
             if it.faults and keep is not None:
                 kept = keep / f"round-{number}-{mark[:6]}"
-                shutil.copytree(folder, kept, ignore_dangling_symlinks=True, ignore=shutil.ignore_patterns("filler"))
+                shutil.copytree(
+                    folder, kept, ignore_dangling_symlinks=True, ignore=shutil.ignore_patterns("filler", "tmp")
+                )
     finally:
         for pid in [pid for node in range(nodes) for pid in marked(f"{mark}-{node}")]:
             send(pid, signal.SIGKILL)
@@ -217,6 +219,8 @@ def strike(it: Round, job: list[Node], machines: list[Host] | None, disk: Path |
         assert machines is not None
         it.hit = any(node.process.poll() is None for node in job)
         machines[it.node].pull_the_cable()
+        it.blameable = struck.ranks
+        await_words_of_the_cut(job)
         return
     if it.victim == DISK:
         if disk is not None:
@@ -238,6 +242,18 @@ def strike(it: Round, job: list[Node], machines: list[Host] | None, disk: Path |
             time.sleep(word)
         else:
             send(pid, word)
+
+
+def await_words_of_the_cut(job: list[Node]) -> None:
+    """Nothing proves that a node is gone for ever, so that nothing is stopped: the user does, having read of it."""
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline:
+        if all(node.process.poll() is not None or any(node.run.rglob("verdict.json")) for node in job):
+            break
+        time.sleep(0.2)
+    for node in job:
+        if node.process.poll() is None:
+            send(node.process.pid, signal.SIGTERM)
 
 
 def fill(disk: Path) -> None:
