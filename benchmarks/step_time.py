@@ -29,10 +29,13 @@ from importlib import metadata
 from pathlib import Path
 
 import step_job
+from rankscope import __version__
 
 RESULTS = Path(__file__).resolve().parent / "results"
 GOAL = 1.01
 RANKS = 2
+MORE_OPTIONS: list[str] = []
+"""For `rankscope run`."""
 START_LIMIT_S = 120.0
 TURNS_LIMIT_S = 2.0
 """For a turn of each job, on a machine that does other things as well."""
@@ -164,7 +167,7 @@ def measure(
     script = folder / "train.py"
     script.write_text(job_text or step_job.in_turns())
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    scope = [sys.executable, "-m", "rankscope", "run", "--standalone", "--run-dir", str(folder / "run")]
+    scope = [sys.executable, "-m", "rankscope", "run", "--standalone", "--run-dir", str(folder / "run"), *MORE_OPTIONS]
     # Names of one length: arguments move the stack.
     commands = {"one": torchrun, "two": torchrun if null else scope}
     order = ["two", "one"] if swapped else ["one", "two"]
@@ -255,7 +258,7 @@ def interval(starts: list[list[float]]) -> tuple[float, float]:
 
 def facts() -> list[str]:
     """Lines for a result file: when, with what, on what."""
-    versions = {name: metadata.version(name) for name in ("rankscope", "torch")} | {"python": platform.python_version()}
+    versions = {"rankscope": __version__, "torch": metadata.version("torch"), "python": platform.python_version()}
     return [
         f"- date: {time.strftime('%Y-%m-%d')}",
         f"- versions: {', '.join(f'{name} {version}' for name, version in versions.items())}",
@@ -267,7 +270,7 @@ def facts() -> list[str]:
 def lines_of(found: Comparison, settled: str) -> list[str]:
     """The same, about a comparison."""
     return [
-        f"- {RANKS} ranks each (gloo), each rank on cores of its own, turns of {step_job.TURN} steps: {found.pairs} "
+        f"- {RANKS} ranks each, turns of {step_job.TURN} steps: {found.pairs} "
         f"pairs of turns in {len(found.starts)} starts; step under torchrun {found.first_ms:.2f} ms",
         f"- **step time ratio {found.step}**; {settled}",
         f"- of the mean step, interruptions included: ratio {found.mean}",

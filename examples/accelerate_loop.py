@@ -29,6 +29,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=100, help="optimizer steps")
     parser.add_argument("--batch-size", type=int, default=32, help="samples per rank and step")
     parser.add_argument("--save", type=Path, help="write a checkpoint there at the end")
+    parser.add_argument("--local-rank", type=int, help="added by torch.distributed.launch; LOCAL_RANK says the same")
     return parser.parse_args()
 
 

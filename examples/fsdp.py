@@ -68,6 +68,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=16, help="samples per rank and step")
     parser.add_argument("--width", type=int, default=32)
     parser.add_argument("--depth", type=int, default=2)
+    parser.add_argument("--local-rank", type=int, help="added by torch.distributed.launch; LOCAL_RANK says the same")
     return parser.parse_args()
 
 

@@ -25,6 +25,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=64, help="samples per rank and step")
     parser.add_argument("--debug", action="store_true", help="a few steps of a small model")
     parser.add_argument("--save", type=Path, help="write a checkpoint there at the end")
+    parser.add_argument("--local-rank", type=int, help="added by torch.distributed.launch; LOCAL_RANK says the same")
     arguments = parser.parse_args()
     if arguments.steps is None:
         arguments.steps = 6 if arguments.debug else 200

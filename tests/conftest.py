@@ -162,6 +162,10 @@ class Rankscope:
         """Starts any command line."""
         return self._start(self._new_folder(), command, env, None)
 
+    def given(self, *command: object, env: Mapping[str, str] | None = None, stdin: bytes | None = None) -> Started:
+        """The same, with something to read."""
+        return self._start(self._new_folder(), command, env, stdin)
+
     def start(
         self,
         *arguments: object,

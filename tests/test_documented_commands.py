@@ -33,11 +33,11 @@ sys.path.insert(0, str(Path(__file__).parent / "report"))
 from recorded_incidents import recorded
 
 ROOT = Path(__file__).resolve().parent.parent
-FROM_TESTS = ROOT / "docs" / "features.md"
-"""Made from the tests in tests/features, which run its commands; see scripts/features.py."""
+FROM_TESTS = (ROOT / "docs" / "features.md", ROOT / "docs" / "launchers.md")
+"""Made from tests that run their commands: scripts/features.py, tests/launch/test_launchers.py."""
 PAGES = (
     ROOT / "README.md",
-    *(page for page in sorted((ROOT / "docs").glob("*.md")) if page != FROM_TESTS),
+    *(page for page in sorted((ROOT / "docs").glob("*.md")) if page not in FROM_TESTS),
     ROOT / "benchmarks" / "README.md",
 )
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -88,6 +88,13 @@ RUNNING: dict[str, Way] = {
     "rankscope run train.py": Way(shows="R0:rank 0 of 1"),
     "rankscope run --nproc-per-node 4 train.py --lr 3e-4": Way(shows="R3:rank 3 of 4, --lr 3e-4"),
     "rankscope run --on-nan stop --nproc-per-node 4 train.py": Way(shows="R3:rank 3 of 4"),
+    "rankscope run --notify https://hooks.slack.com/services/T0/B0/XYZ --nproc-per-node 4 train.py": Way(
+        shows="R3:rank 3 of 4",
+        instead="rankscope run --notify 'cat > ended.json' --nproc-per-node 4 train.py && grep -q outcome ended.json",
+        because="nobody listens there",
+    ),
+    "rankscope watch --notify 'echo \"$RANKSCOPE_OUTCOME $RANKSCOPE_RUN\" >> ended.txt' -- "
+    "torchrun --standalone --nproc-per-node 2 train.py": Way(shows="rank 1 of 2"),
     "rankscope run --gpus 0,3": Way(shows="--gpus", instead="rankscope run --help", because="needs GPUs"),
     "srun --nodes 2 --ntasks-per-node=1 rankscope run --nproc-per-node 8 train.py": Way(
         shows="srun --ntasks-per-node=1",

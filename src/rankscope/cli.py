@@ -19,6 +19,7 @@ the line of your code, the cause and the fix.
 
 verbs:
   run        start a job; takes every option of torchrun         rankscope run --nproc-per-node 4 train.py
+  watch      start any command and watch the ranks in it         rankscope watch -- accelerate launch train.py
   attach     look at a job that hangs now, whoever started it    rankscope attach
   top        a board of a job that runs: who does what, how      rankscope top
              fast, and who waits for whom
@@ -40,6 +41,12 @@ def _run(arguments: list[str]) -> int:
     from rankscope.launch.entry import run
 
     return run(arguments)
+
+
+def _watch(arguments: list[str]) -> int:
+    from rankscope.launch.entry import watch
+
+    return watch(arguments)
 
 
 def _diagnose(arguments: list[str]) -> int:
@@ -98,6 +105,7 @@ def _launch(arguments: list[str]) -> int:
 
 VERBS: dict[str, Callable[[list[str]], int]] = {
     "run": _run,
+    "watch": _watch,
     "attach": _attach,
     "top": _top,
     "diagnose": _diagnose,

@@ -113,6 +113,17 @@ POD = needs(
         needs("name", name=LABEL_1123, emptyDir=needs(medium=one_of("", "Memory"), sizeLimit=quantity)),
     ),
 )
+POD_FAILURE_RULE = needs(
+    "action",
+    action=one_of("FailJob", "FailIndex", "Ignore", "Count"),
+    onExitCodes=needs(
+        *("operator", "values"),
+        containerName=LABEL_1123,
+        operator=one_of("In", "NotIn"),
+        values=listed(number(1, 255), 1),  # 0 is no failure, and is refused
+    ),
+    onPodConditions=listed(needs("type", type=text(r"\w+"), status=one_of("True", "False", "Unknown"))),
+)
 JOB_SPEC = needs(
     "template",
     template=needs("spec", metadata=needs(labels=mapped(text())), spec=POD),
@@ -120,6 +131,7 @@ JOB_SPEC = needs(
     completions=number(0),
     parallelism=number(0),
     backoffLimit=number(0),
+    podFailurePolicy=needs("rules", rules=listed(POD_FAILURE_RULE, 1)),
     activeDeadlineSeconds=number(1),
     ttlSecondsAfterFinished=number(0),
 )
@@ -152,7 +164,24 @@ JOBSET = needs(
             needs("name", "template", name=LABEL_1123, replicas=number(0), template=needs("spec", spec=JOB_SPEC)), 1
         ),
         network=needs(enableDNSHostnames=flag, subdomain=LABEL_1123, publishNotReadyAddresses=flag),
-        failurePolicy=needs(maxRestarts=number(0), restartStrategy=one_of("Recreate", "BlockingRecreate")),
+        failurePolicy=needs(
+            maxRestarts=number(0),
+            restartStrategy=one_of("Recreate", "BlockingRecreate"),
+            rules=listed(
+                needs(
+                    *("name", "action"),
+                    name=text(r"[A-Za-z]([A-Za-z0-9_,:-]*[A-Za-z0-9_])?", 128),
+                    action=one_of("FailJobSet", "RestartJobSet", "RestartJobSetAndIgnoreMaxRestarts"),
+                    onJobFailureReasons=listed(
+                        one_of(
+                            *("BackoffLimitExceeded", "DeadlineExceeded", "FailedIndexes"),
+                            *("MaxFailedIndexesExceeded", "PodFailurePolicy"),
+                        )
+                    ),
+                    targetReplicatedJobs=listed(LABEL_1123),
+                )
+            ),
+        ),
         successPolicy=needs("operator", operator=one_of("All", "Any"), targetReplicatedJobs=listed(LABEL_1123)),
         suspend=flag,
         ttlSecondsAfterFinished=number(0),

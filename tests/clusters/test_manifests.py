@@ -14,6 +14,7 @@ from schemas import JOB, JOBSET, SERVICE, SKY_TASK, faults
 from rankscope.clusters.command import launch_command
 from rankscope.clusters.yaml_text import to_yaml
 from rankscope.errors import UsageError
+from rankscope.launch.exit_code import BAD_NUMBERS, ELSEWHERE, FAILS_AGAIN, HANG
 
 yaml: Any = pytest.importorskip("yaml", reason="PyYAML reads what was written")
 
@@ -69,7 +70,7 @@ def test_kubernetes_job_has_one_pod_a_node_that_finds_the_first(
     assert pod["volumes"][0]["emptyDir"] == {"medium": "Memory", "sizeLimit": "16Gi"}
     given_words = run_line(tmp_path, container["command"][2], 77, JOB_COMPLETION_INDEX="1")
     assert given_words == [
-        *("run", "--nnodes", "2", "--node-rank", "1", "--master-addr", "my-train-0.my-train"),
+        *("run", "--retry-codes", "--nnodes", "2", "--node-rank", "1", "--master-addr", "my-train-0.my-train"),
         *("--master-port", "29500", "--nproc-per-node", "8", "My_train.py", "--name", "a b"),
     ]
 
@@ -120,14 +121,28 @@ def test_pods_of_a_jobset_find_the_first(tmp_path: Path, capsys: pytest.CaptureF
     words = ["k8s", "--nodes", "2", "--gpus", "4", "--image", "me/train:1", "--jobset", "--", "train.py"]
     spec = yaml.safe_load(produced(capsys, *words))["spec"]
     assert spec["network"]["enableDNSHostnames"] is True
-    assert spec["failurePolicy"] == {"maxRestarts": 0}
+    assert spec["failurePolicy"]["maxRestarts"] == 0
+    (rule,) = spec["failurePolicy"]["rules"]
+    assert (rule["action"], rule["onJobFailureReasons"]) == ("FailJobSet", ["PodFailurePolicy"])
     job = spec["replicatedJobs"][0]["template"]["spec"]
     assert (job["completions"], job["parallelism"], job["backoffLimit"]) == (2, 2, 0)
     line = job["template"]["spec"]["containers"][0]["command"][2]
     assert run_line(tmp_path, line, 77, JOB_COMPLETION_INDEX="1") == [
-        *("run", "--nnodes", "2", "--node-rank", "1", "--master-addr", "train-node-0-0.train"),
+        *("run", "--retry-codes", "--nnodes", "2", "--node-rank", "1", "--master-addr", "train-node-0-0.train"),
         *("--master-port", "29500", "--nproc-per-node", "4", "train.py"),
     ]
+
+
+def test_what_would_fail_again_is_not_restarted(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["k8s", "--nodes", "2", "--image", "me/train:1", "--max-restarts", "3", "--", "train.py"]
+    _, job = yaml.safe_load_all(produced(capsys, *words))
+    assert job["spec"]["backoffLimit"] == 6
+    fails, evicted = job["spec"]["podFailurePolicy"]["rules"]
+    assert (fails["action"], fails["onExitCodes"]["operator"]) == ("FailJob", "In")
+    assert {2, BAD_NUMBERS, FAILS_AGAIN} < set(fails["onExitCodes"]["values"])
+    assert not {0, 1, HANG, ELSEWHERE} & set(fails["onExitCodes"]["values"])
+    assert fails["onExitCodes"]["containerName"] == job["spec"]["template"]["spec"]["containers"][0]["name"]
+    assert evicted["action"] == "Ignore"
 
 
 def test_own_number_of_ranks_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
@@ -143,7 +158,7 @@ def test_own_number_of_ranks_is_kept(capsys: pytest.CaptureFixture[str]) -> None
         (["sky", "--gpus", "8", "train.py"], "--gpu H100"),
         (["k8s", "--image", "x", "--nodes", "0", "train.py"], "at least 1"),
         (["k8s", "--image", "x", "--shm", "16 GB", "train.py"], "16Gi"),
-        (["k8s", "--image", "x", "--max-restarts", "1", "train.py"], "needs --jobset"),
+        (["k8s", "--image", "x", "--max-restarts", "-1", "train.py"], "at least 0"),
         (["sky", "--output", "/proc/none/x", "train.py"], "cannot be written"),
     ],
 )

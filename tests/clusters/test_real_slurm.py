@@ -164,6 +164,18 @@ def test_good_job_completes_and_a_hanging_one_fails_with_our_code(slurm: dict[st
     )
 
 
+def test_job_on_a_broken_host_goes_back_into_the_queue_without_that_host(slurm: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("raise RuntimeError('CUDA error: uncorrectable ECC error encountered')\n")
+    job = submit(slurm, tmp_path, "--", "broken.py")
+    assert wait_until(lambda: fields(slurm, job).get("ExcNodeList", "(null)") != "(null)", 120.0), fields(slurm, job)
+    found = await_state(slurm, job, "PENDING")
+    said = (tmp_path / f"slurm-{job}.out").read_text()
+    assert (found["JobState"], found["ExcNodeList"], found["Restarts"]) == ("PENDING", socket.gethostname(), "1"), said
+    assert "CRASH" in ask(slurm, "scontrol", "show", "job", job).partition("Comment=rankscope: ")[2], said
+    assert "goes back into the queue, without" in said
+    ask(slurm, "scancel", job)
+
+
 def test_preempted_job_saves_and_is_put_back_into_the_queue(slurm: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "saves.py").write_text(SAVES)
     (tmp_path / "urgent.py").write_text("print('done')\n")

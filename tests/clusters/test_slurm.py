@@ -104,6 +104,34 @@ def test_when_the_time_is_up_the_ranks_are_asked_and_the_job_is_requeued(tmp_pat
     assert "not requeued" in ended.stdout
 
 
+TELLS = """while [[ $1 != --notify ]]; do shift; done
+RANKSCOPE_RETRY={retry} RANKSCOPE_HOSTS=gpu07.example.org,gpu08 sh -c "$2"
+exit {code}"""
+
+
+@pytest.mark.parametrize(("retry", "code"), [("no", 1), ("yes", 1), ("unknown", 75), ("elsewhere", 0)])
+def test_job_stays_out_of_the_queue_unless_another_host_would_help(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, retry: str, code: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ended = run_script(tmp_path, TELLS.format(retry=retry, code=code), script(SlurmJob(("train.py",))))
+    assert (ended.returncode, ended.stdout) == (code, "")
+
+
+def test_broken_hosts_are_left_out_when_the_job_goes_back_into_the_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ended = run_script(tmp_path, TELLS.format(retry="elsewhere", code=1), script(SlurmJob(("train.py",))))
+    assert ended.returncode == 1
+    assert "scontrol requeue 9\n" in ended.stdout
+    assert ended.stdout.endswith("scontrol update JobId=9 ExcNodeList=gpu07,gpu08\n")
+    assert not list(tmp_path.glob(".rankscope-retry*"))
+    alone = script(SlurmJob(("train.py",), requeue=False))
+    assert "--notify" not in alone
+    assert run_script(tmp_path, "exit 1", alone).stdout == ""
+
+
 def test_dry_run_prints_the_script(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = [
         "slurm",
@@ -122,7 +150,8 @@ def test_dry_run_prints_the_script(capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     for line in ("--nodes=2", "--gpus-per-node=8", "--time=1:00:00", "--exclusive", "--requeue", "--signal=B:USR1@120"):
         assert f"#SBATCH {line}\n" in text
-    assert "-m rankscope run --nproc-per-node 8 'my train.py' --lr 1 &" in text
+    assert "-m rankscope run --notify " in text
+    assert "RETRY_FILE\"' --nproc-per-node 8 'my train.py' --lr 1 &" in text
     assert subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode == 0
 
 

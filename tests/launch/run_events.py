@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rankscope.diagnosis.facts.numbers import KeptWaiting
-from rankscope.diagnosis.facts.run import FirstToFail, LauncherRaised, NeverStarted
+from rankscope.diagnosis.facts.run import CommandFailed, FirstToFail, LauncherRaised, NeverStarted
 from rankscope.diagnosis.finding import Ruling, Suspect
 from rankscope.diagnosis.verdict import Certainty, Outcome, Verdict
 from rankscope.evidence.model import Evidence, RankEvidence
@@ -86,6 +86,7 @@ EVENTS: tuple[on.Event, ...] = (
     on.Looked(ruling("nan"), evidence("non-finite", ranks=1)),
     on.WatchBroke("oops"),
     on.Recovered(12.0),
+    on.Noted(CommandFailed(3)),
     on.StragglersSeen(KeptWaiting((1,), (0,), 14.2, 0.31, 1.9, "data", None)),
     ruled("hang", "hang"),
     ruled("hang", "hang", stop=False),

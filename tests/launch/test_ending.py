@@ -13,9 +13,11 @@ from run_events import (
     STOPPED,
     WELL,
     ends,
+    evidence,
     hang,
     looked,
     ruled,
+    ruling,
     started,
     taken,
     verdict,
@@ -385,3 +387,17 @@ def test_launch_that_failed_is_its_own_verdict() -> None:
     final = last(*run).verdict
     assert (final.outcome, final.cause, code(*run)) == ("crash", "port-in-use", 1)
     assert [(culprit.process, culprit.doing) for culprit in final.culprits] == [("launcher", "starting the ranks")]
+
+
+def test_what_will_fail_again_is_not_restarted_unless_that_is_asked_for() -> None:
+    lasting = on.Taken(ruling("crash", cause="collective-skipped"), evidence("failure"), True)
+    events = (started(restarts_left=2), on.ElasticStops(FAILED), lasting)
+    state, actions = walk(*events)
+    assert on.NoRestart() in actions
+    assert state.restarts_left == 0
+    for policy in (Policy(restart_always=True), Policy("report", restart_always=True)):
+        state, actions = walk(*events, policy=policy)
+        assert on.NoRestart() not in actions
+        assert state.restarts_left == 2
+    _, actions = walk(started(restarts_left=2, several=True), *events[1:])
+    assert on.NoRestart() not in actions, "all nodes restart, or none"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,10 @@ OURS = {
     "on_nan",
     "on_corrupt",
     "wait",
+    "grace",
+    "restart_always",
+    "notify",
+    "retry_codes",
 }
 
 
@@ -180,7 +185,9 @@ def test_the_job_is_launched_as_torchrun_would(
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     expected = torchruns_launch([*arguments, script, "--lr", "1"], monkeypatch)
     config, entry, entry_arguments = options.launch_config(options.parse([*arguments, script, "--lr", "1"]))
-    assert (entry, entry_arguments) == (expected[1], expected[2])
+    in_a_fresh_interpreter = (sys.executable, ["-u", "-m", "rankscope.launch.run_path", *expected[2]])
+    wanted = in_a_fresh_interpreter if "--run-path" in arguments else (expected[1], expected[2])
+    assert (entry, entry_arguments) == wanted
     differences = {
         field.name: (getattr(config, field.name), getattr(expected[0], field.name))
         for field in dataclasses.fields(config)

@@ -35,6 +35,16 @@ for step in range(30):
     dist.all_reduce(counts)
 dist.destroy_process_group()
 """
+OTHER_SHARES = """
+for step in range(300):
+    sends, gets = [32] * world, [32] * world
+    if rank == 1 and step >= 60:
+        sends, gets = [32, 64, 0], [32, 64, 32]
+    rows = torch.empty(sum(gets), 4)
+    dist.all_to_all_single(rows, torch.ones(96, 4), gets, sends)
+    time.sleep(0.02)
+dist.destroy_process_group()
+"""
 LEGITIMATE = """
 from torch.distributed.algorithms.join import Join
 from torch.distributed.device_mesh import init_device_mesh
@@ -127,6 +137,16 @@ def test_it_is_told_of_a_job_that_ended_before_anybody_looked(rankscope: Ranksco
     ended = rankscope.run(rankscope.script(HEAD + SHORT), nproc=3)
     assert (ended.code, ended.verdict["outcome"], ended.verdict["cause"]) == (0, "corrupt", "collective-mismatch")
     assert [culprit["rank"] for culprit in ended.verdict["culprits"]] == [1]
+
+
+def test_shares_of_an_exchange_that_do_not_fit_are_told(rankscope: Rankscope) -> None:
+    script = rankscope.script(HEAD + OTHER_SHARES)
+    ended = rankscope.run(script, nproc=3)
+    assert (ended.code, ended.verdict["outcome"], ended.verdict["cause"]) == (0, "corrupt", "collective-mismatch")
+    (culprit,) = ended.verdict["culprits"]
+    line = next(n for n, text in enumerate(script.read_text().splitlines(), 1) if "all_to_all_single" in text)
+    assert (culprit["rank"], culprit["where"]["line"]) == (1, line)
+    assert ended.verdict["detected_after_s"] < 6
 
 
 def test_calls_that_may_differ_are_not_told(rankscope: Rankscope) -> None:

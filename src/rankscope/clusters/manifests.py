@@ -16,6 +16,10 @@ from rankscope.spelling import mended
 
 PORT = 29500
 _GROUP = "node"
+_CONTAINER = "train"
+_FAIL_AGAIN = (2, 76, 81, 126, 127)
+"""Exit codes of what will fail again: a mistake in the command, wrong numbers, what the verdict proves
+(`--retry-codes`), a program that is not in the image."""
 _QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?([KMGTPE]i|[kMGTPE])?")
 """A size as Kubernetes writes it."""
 
@@ -33,7 +37,7 @@ class ClusterRun:
     image: str | None = None
     shm: str = "16Gi"
     restarts: int = 0
-    """Of a whole JobSet."""
+    """Of the whole run."""
 
 
 def sky_task(run: ClusterRun) -> str:
@@ -57,7 +61,11 @@ def k8s_manifest(run: ClusterRun) -> str:
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {"name": run.name},
-        "spec": _indexed_job(run, master=f"{run.name}-0.{run.name}", subdomain=run.name),
+        "spec": {
+            **_indexed_job(run, master=f"{run.name}-0.{run.name}", subdomain=run.name),
+            # Every pod of a run that failed is counted, and all of them fail.
+            "backoffLimit": run.restarts * run.nodes,
+        },
     }
     service: dict[str, Value] = {
         "apiVersion": "v1",
@@ -83,7 +91,11 @@ def jobset_manifest(run: ClusterRun) -> str:
         "metadata": {"name": run.name},
         "spec": {
             "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
-            "failurePolicy": {"maxRestarts": run.restarts},
+            # A Job that its own policy has failed would fail again.
+            "failurePolicy": {
+                "maxRestarts": run.restarts,
+                "rules": [{"name": "fails-again", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]}],
+            },
             "replicatedJobs": [{"name": _GROUP, "replicas": 1, "template": {"spec": _indexed_job(run, master=master)}}],
         },
     }
@@ -95,9 +107,9 @@ def _indexed_job(run: ClusterRun, *, master: str, subdomain: str | None = None) 
     options += ["--master-addr", master, "--master-port", str(PORT)]
     ranks = [] if _says_ranks(run.command) else ["--nproc-per-node", str(max(run.gpus, 1))]
     # exec: the launcher gets the pod's signals, and its exit code is the container's.
-    line = " ".join(["exec rankscope run", *options, *ranks, shlex.join(run.command)])
+    line = " ".join(["exec rankscope run --retry-codes", *options, *ranks, shlex.join(run.command)])
     container: dict[str, Value] = {
-        "name": "train",
+        "name": _CONTAINER,
         "image": run.image or "",
         "command": ["/bin/sh", "-c", line],
         "env": [{"name": "PYTHONUNBUFFERED", "value": "1"}],
@@ -117,6 +129,16 @@ def _indexed_job(run: ClusterRun, *, master: str, subdomain: str | None = None) 
         "completions": run.nodes,
         "parallelism": run.nodes,
         "backoffLimit": 0,
+        "podFailurePolicy": {
+            "rules": [
+                {
+                    "action": "FailJob",
+                    "onExitCodes": {"containerName": _CONTAINER, "operator": "In", "values": list(_FAIL_AGAIN)},
+                },
+                # Evicted or preempted: nobody's failure.
+                {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+            ]
+        },
         "template": {"spec": pod},
     }
 
@@ -149,7 +171,11 @@ def launch_manifest(place: str, arguments: list[str]) -> int:
         parser.add_argument("--shm", default="16Gi", help="size of /dev/shm (default: 16Gi)")
         parser.add_argument("--jobset", action="store_true", help="a JobSet, where its controller is installed")
         parser.add_argument(
-            "--max-restarts", type=int, metavar="N", help="with --jobset: start all pods anew so often (default: 0)"
+            "--max-restarts",
+            type=int,
+            default=0,
+            metavar="N",
+            help="start the pods anew so often, unless the verdict proves that they would fail again (default: 0)",
         )
     parser.add_argument("command", nargs=argparse.REMAINDER, help="options of rankscope run, and the script")
     chosen = parser.parse_args(arguments)
@@ -179,8 +205,8 @@ def launch_manifest(place: str, arguments: list[str]) -> int:
 def _kubernetes(chosen: argparse.Namespace, command: tuple[str, ...], name: str) -> str:
     if not _QUANTITY.fullmatch(chosen.shm):
         raise UsageError(f"--shm {chosen.shm} is no size of Kubernetes: write 16Gi or 500Mi")
-    if chosen.max_restarts is not None and (not chosen.jobset or chosen.max_restarts < 0):
-        raise UsageError("--max-restarts needs --jobset, and a number of at least 0")
+    if chosen.max_restarts < 0:
+        raise UsageError("--max-restarts must be at least 0")
     run = ClusterRun(
         command=command,
         name=name,
@@ -188,7 +214,7 @@ def _kubernetes(chosen: argparse.Namespace, command: tuple[str, ...], name: str)
         gpus=chosen.gpus,
         image=chosen.image,
         shm=chosen.shm,
-        restarts=chosen.max_restarts or 0,
+        restarts=chosen.max_restarts,
     )
     return jobset_manifest(run) if chosen.jobset else k8s_manifest(run)
 

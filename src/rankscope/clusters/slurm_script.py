@@ -33,6 +33,32 @@ class SlurmJob:
     python: str = "python3"
 
 
+_MOST_TIMES = 3
+"""That a job is put back because of its host: more bad hosts than that are something else."""
+_KEEP_RETRY = 'echo "$RANKSCOPE_RETRY $RANKSCOPE_HOSTS" >"$RANKSCOPE_RETRY_FILE"'
+_ELSEWHERE = """
+# Where the verdict says `elsewhere` (a GPU or a link that is broken), the job runs again on other hosts.
+retry=
+hosts=
+if [[ -s $RANKSCOPE_RETRY_FILE ]]; then read -r retry hosts <"$RANKSCOPE_RETRY_FILE"; fi
+rm -f "$RANKSCOPE_RETRY_FILE"
+exclude() {
+    local known host tried
+    known=$(scontrol show job --oneliner "$SLURM_JOB_ID" | sed -n 's/.* ExcNodeList=\\([^ ]*\\).*/\\1/p')
+    [[ $known == "(null)" ]] && known=
+    for host in ${1//,/ }; do known=${known:+$known,}${host%%.*}; done
+    # Slurm takes the list only of a job that is back in the queue; and it sends TERM to all of this one's processes.
+    for tried in 1 2 3 4 5; do
+        (trap '' TERM; scontrol update "JobId=$SLURM_JOB_ID" "ExcNodeList=$known") && return
+        sleep 1
+    done
+}
+if [[ -z $again && $code -ne 0 && $retry == elsewhere && -n $hosts && ${SLURM_RESTART_COUNT:-0} -lt MOST ]]; then
+    echo "rankscope: the job goes back into the queue, without $hosts"
+    scontrol requeue "$SLURM_JOB_ID"
+    exclude "$hosts"
+fi
+""".replace("MOST", str(_MOST_TIMES))
 _KEY = """\
 # What the launchers say to each other is sealed with a key, which srun brings to the nodes.
 export RANKSCOPE_KEY="${RANKSCOPE_KEY:-$(od -An -N32 -tx1 /dev/urandom | tr -d ' \\n')}"
@@ -53,14 +79,17 @@ def script(job: SlurmJob) -> str:
             options.append(f"--{name}={value}")
     options += job.extra
     head = "\n".join(f"#SBATCH {option}" for option in options)
-    run = shlex.join([job.python, "-m", "rankscope", "run", *job.command])
+    told = ["--notify", _KEEP_RETRY] if job.requeue else []
+    run = shlex.join([job.python, "-m", "rankscope", "run", *told, *job.command])
+    keep = "# Here the verdict says whether the job may pass elsewhere.\n" if job.requeue else ""
+    keep += "export RANKSCOPE_RETRY_FILE=$PWD/.rankscope-retry-$SLURM_JOB_ID\n\n" if job.requeue else ""
     again = 'scontrol requeue "$SLURM_JOB_ID"' if job.requeue else 'echo "rankscope: the time is up; not requeued"'
     key = _KEY if job.nodes > 1 else ""
     return f"""#!/bin/bash
 {head}
 
-{key}# Before the time limit Slurm sends USR1 to this script only. The launchers then get TERM: they take a last look,
-# ask the ranks to end with TERM, on which a program saves its state, and the job is put back into the queue.
+{key}{keep}# Before the time limit Slurm sends USR1 to this script only. The launchers then get TERM: they take
+# a last look, ask the ranks to end with TERM, on which a program saves its state, and the job goes back into the queue.
 time_is_up=
 job=
 ask_to_stop() {{
@@ -82,10 +111,12 @@ done
 
 # A preempted job that ends within its grace is over for Slurm, unless it goes back into the queue by itself.
 preempted() {{ scontrol show job --oneliner "$SLURM_JOB_ID" | grep -q 'PreemptTime=[0-9]'; }}
+again=
 if [[ $code -ne 0 ]] && {{ [[ -n $time_is_up ]] || preempted; }}; then
+    again=1
     {again}
 fi
-exit "$code"
+{_ELSEWHERE if job.requeue else ""}exit "$code"
 """
 
 

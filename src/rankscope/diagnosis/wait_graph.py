@@ -342,7 +342,7 @@ def _queued_behind(event: Event, timeline: Timeline) -> bool:
     if event.started is not None:
         return not event.started
     first = timeline.queue()[0]
-    if first.messages:
+    if first.messages and first != event:
         return first.awaited_at is not None and first.awaited_at <= event.at
     return first != event
 

@@ -53,6 +53,8 @@ class KnownRank:
     output_tail: tuple[str, ...] = ()
     error_tail: tuple[str, ...] = ()
     still_for_s: float | None = None
+    page: Path | None = None
+    """Where it is known; otherwise it is looked for by the process."""
     environment: dict[str, str] = field(default_factory=dict)
     """Where it was read before: a process that has ended tells nothing."""
 
@@ -153,7 +155,7 @@ def find_page(folder: Path | None, attempt: int, pid: int) -> Path | None:
 
 
 def _begin(facts: JobFacts, known: KnownRank) -> _Look:
-    page = find_page(facts.pages, facts.attempt, known.pid)
+    page = known.page or find_page(facts.pages, facts.attempt, known.pid)
     pid = int(page.stem.rpartition("-")[2]) if page is not None else known.pid
     look = _Look(known=known, pid=pid, page=page)
     if facts.pages is None:

@@ -122,8 +122,10 @@ def _must_be_ranks(pids: Sequence[int]) -> None:
     """The user says that they are ranks: they may be, if they run Python and are no launcher."""
     for pid in pids:
         command = _command(pid)
-        told = _told_rank(_environment(pid)) is not None
-        starts = any(_told_rank(_environment(child)) is not None for child in procfs.descendants(pid)) and not told
+        told = told_rank(read_job_environment(pid)) is not None
+        starts = (
+            any(told_rank(read_job_environment(child)) is not None for child in procfs.descendants(pid)) and not told
+        )
         if starts or launchers.is_launcher(command):
             raise NoRanks((pid,), command, launcher=True)
     if not any(map(launchers.runs_python, pids)):
@@ -135,8 +137,8 @@ def _by_hand(pids: Sequence[int]) -> FoundJob:
     ranks = []
     guessed = False
     for number, pid in enumerate(pids):
-        environment = _environment(pid)
-        told = _told_rank(environment)
+        environment = read_job_environment(pid)
+        told = told_rank(environment)
         guessed = guessed or told is None
         rank, local = (told[0], told[2]) if told is not None else (number, number)
         ranks.append(FoundRank(pid, rank, local, procfs.start_time(pid), environment))
@@ -145,7 +147,7 @@ def _by_hand(pids: Sequence[int]) -> FoundJob:
         ranks = [
             FoundRank(rank.pid, number, number, rank.started_at, rank.environment) for number, rank in enumerate(ranks)
         ]
-    worlds = [told[1] for rank in ranks if (told := _told_rank(rank.environment)) is not None]
+    worlds = [told[1] for rank in ranks if (told := told_rank(rank.environment)) is not None]
     world = max([len(ranks), *(() if guessed else worlds)])
     return FoundJob(tuple(ranks), world, procfs.command_line(pids[0]), "processes", guessed)
 
@@ -161,7 +163,7 @@ def _torch_processes() -> dict[int, _Process]:
         try:
             if "python" not in os.path.basename(os.readlink(f"/proc/{pid}/exe")) or not _loads_torch(pid):
                 continue
-            found[pid] = _Process(pid, procfs.parent(pid), procfs.start_time(pid), _environment(pid))
+            found[pid] = _Process(pid, procfs.parent(pid), procfs.start_time(pid), read_job_environment(pid))
         except OSError:
             continue  # gone meanwhile, or another user's
     return found
@@ -178,7 +180,9 @@ def _loads_torch(pid: int) -> bool:
         return False
 
 
-def _environment(pid: int) -> dict[str, str]:
+def read_job_environment(pid: int) -> dict[str, str]:
+    """Of a process's environment, what tells about its job; empty where it may not be read."""
+
     def read() -> bytes:
         with open(f"/proc/{pid}/environ", "rb") as file:
             return file.read()
@@ -195,12 +199,13 @@ def _matters(name: str) -> bool:
     return (
         name in _JOB_VARIABLES
         or any(name in names for names in _RANK_VARIABLES)
+        or name == "NODE_RANK"
         or name.startswith(("TORCH_", "TORCHELASTIC_", "RANKSCOPE_", "MASTER_"))
     )
 
 
-def _told_rank(environment: dict[str, str]) -> tuple[int, int, int] | None:
-    """Rank, size of the world, local rank."""
+def told_rank(environment: dict[str, str]) -> tuple[int, int, int] | None:
+    """Rank, size of the world (0: not told), local rank, by the environment that a launcher gave the process."""
     for rank, world, local in _RANK_VARIABLES:
         number = environment.get(rank, "")
         if number.isdigit():
@@ -211,7 +216,7 @@ def _told_rank(environment: dict[str, str]) -> tuple[int, int, int] | None:
 
 def _announced(processes: dict[int, _Process]) -> list[FoundJob]:
     """Jobs whose launcher tells each process its rank in the environment."""
-    told = {pid: rank for pid, process in processes.items() if (rank := _told_rank(process.environment)) is not None}
+    told = {pid: rank for pid, process in processes.items() if (rank := told_rank(process.environment)) is not None}
     by_job: dict[tuple[object, ...], list[int]] = {}
     for pid in told:
         if _inherited(pid, processes, told) or _launches(pid, processes, told):

@@ -135,6 +135,10 @@ class Call:
     through: str = ""
     """The library's function that the innermost frame of `site` called, where that is not the call itself:
     `LightningModule.log`."""
+    sends: tuple[int, ...] = ()
+    """Of an all_to_all: the elements for each member of the group; empty where they are not known any more."""
+    receives: tuple[int, ...] = ()
+    """The same that it expects from each."""
 
 
 @dataclass(frozen=True, slots=True)

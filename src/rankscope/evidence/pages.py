@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rankscope.errors import EvidenceError
+from rankscope.evidence.exchanges import exchanges_of
 from rankscope.evidence.model import (
     Call,
     Checksum,
@@ -127,17 +128,20 @@ def read_page(path: Path, *, newest_calls: int = layout.RING_SLOTS) -> PageConte
 
 
 def _read_calls(data: bytes, total: int, heap: Heap, newest: int) -> tuple[Call, ...]:
+    shares = {(heap.text(each.name), each.seq): each for each in exchanges_of(data)}
     calls = []
     for index in range(max(0, total - min(newest, layout.RING_SLOTS)), total):
         at = layout.RING_OFFSET + (index % layout.RING_SLOTS) * layout.CALL.size
         (entered, left, seq, step, op, group, site, thread, peer, numel, dtype, note, depth, bits, _) = (
             layout.CALL.unpack_from(data, at)
         )
+        name = heap.text(group)
+        exchange = shares.get((name, seq)) if shares and seq else None
         calls.append(
             Call(
                 index=index,
                 op=heap.text(op),
-                group=heap.text(group),
+                group=name,
                 seq=seq,
                 thread=thread,
                 depth=depth,
@@ -151,6 +155,8 @@ def _read_calls(data: bytes, total: int, heap: Heap, newest: int) -> tuple[Call,
                 site=heap.site(site),
                 through=heap.through(site),
                 note=heap.text(note),
+                sends=exchange.sends if exchange is not None else (),
+                receives=exchange.receives if exchange is not None else (),
             )
         )
     return tuple(calls)

@@ -11,8 +11,9 @@ from typing import Any, Literal
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import PContext, SignalException
-from torch.distributed.elastic.multiprocessing.api import MultiprocessContext, SubprocessContext
+from torch.distributed.elastic.multiprocessing.api import SubprocessContext
 
+from rankscope.launch import passed_on
 from rankscope.launch.departures import Departures
 from rankscope.launch.events import RanksStopped, Signalled, Started
 from rankscope.launch.job import Job, RankProcess
@@ -31,17 +32,24 @@ _WATCH_S = 0.4
 class ScopeAgent(LocalElasticAgent):
     """`supervisor` is told of starts, stops and signals, and holds stops back; everything else is torch's own."""
 
-    def __init__(self, *args: Any, supervisor: Supervisor, job: Job, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, supervisor: Supervisor, job: Job, grace_s: int | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._supervisor = supervisor
         self._job = job
+        self._grace_s = grace_s
         self._departures = Departures()
         self._asked: Literal["stop", "restart"] | None = None
         supervisor.serve(self)
+        for number in passed_on.SIGNALS:
+            if number not in _handled() and signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, lambda got, _frame: passed_on.pass_on(got, job))
 
     def ask_to_stop(self, *, restart: bool) -> None:
         self._asked = "restart" if restart else "stop"
         self._departures.wake()
+
+    def forgo_restarts(self) -> None:
+        self._remaining_restarts = 0
 
     def interrupt(self, number: int) -> None:
         raise SignalException(f"process {os.getpid()} got signal {number}", signal.Signals(number))
@@ -127,8 +135,10 @@ class ScopeAgent(LocalElasticAgent):
             hurry = bool(wake_to_end(os.getpid())) or hurry
             if death_sig == signal.SIGINT:
                 # A rank inside a collective never sees Ctrl-C; one that can, may clean up.
-                _ask_to_end(self._job.living(), _GRACE_AFTER_CTRL_C_S)
+                _ask_to_end(self._job.living(), _GRACE_AFTER_CTRL_C_S if self._grace_s is None else self._grace_s)
                 death_sig = signal.SIGTERM
+            elif self._grace_s is not None:
+                timeout = self._grace_s
             close(death_sig, min(timeout, _GRACE_OF_THE_STUCK_S) if hurry else timeout)
             self._job.poll()
             kill_descendants(os.getpid())
@@ -138,10 +148,8 @@ class ScopeAgent(LocalElasticAgent):
         context.close = close_with_evidence  # type: ignore[method-assign]
 
     def _take_over_signals(self) -> None:
-        for name in os.environ.get("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT").split(","):
-            number = getattr(signal, name.strip(), None)
-            if isinstance(number, signal.Signals):
-                signal.signal(number, self._signalled)
+        for number in _handled():
+            signal.signal(number, self._signalled)
 
     def _signalled(self, number: int, _frame: Any) -> None:
         self._supervisor.feed(Signalled(number, time.monotonic(), self._job.ends()))
@@ -158,15 +166,17 @@ class ScopeAgent(LocalElasticAgent):
         return RunResult(state=WorkerState.UNHEALTHY)
 
 
+def _handled() -> list[signal.Signals]:
+    """The signals that end the run, as torchrun's `--signals-to-handle` names them."""
+    names = os.environ.get("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT").split(",")
+    numbers = [getattr(signal, name.strip(), None) for name in names]
+    return [number for number in numbers if isinstance(number, signal.Signals)]
+
+
 def _poller(context: PContext, local_rank: int) -> Callable[[], int | None]:
-    if isinstance(context, SubprocessContext):
-        process = context.subprocess_handlers[local_rank].proc
-        return process.poll
-    assert isinstance(context, MultiprocessContext)
-    spawned = context._pc
-    assert spawned is not None
-    child = spawned.processes[local_rank]
-    return lambda: child.exitcode
+    assert isinstance(context, SubprocessContext)  # ranks are always programs, with --run-path too
+    process = context.subprocess_handlers[local_rank].proc
+    return process.poll
 
 
 def _ask_to_end(processes: list[RankProcess], seconds: float) -> None:

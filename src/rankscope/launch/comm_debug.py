@@ -15,6 +15,8 @@ _SETTINGS = {
     "NCCL_DEBUG_SUBSYS": "ALL",
     "TORCH_DISTRIBUTED_DEBUG": "DETAIL",
     "TORCH_CPP_LOG_LEVEL": "INFO",
+    # Only so the recorder tells a collective that the GPU stands in from one that it has not come to.
+    "TORCH_NCCL_ENABLE_TIMING": "1",
 }
 
 

@@ -17,8 +17,19 @@ from typing import Any, Protocol
 from rankscope.diagnosis.codec import verdict_to_json
 from rankscope.diagnosis.verdict import Verdict
 from rankscope.errors import UsageError
-from rankscope.launch import afterwards, beforehand, comm_debug, environment, folder, limits, options, program
+from rankscope.launch import (
+    afterwards,
+    beforehand,
+    comm_debug,
+    environment,
+    error_file,
+    folder,
+    limits,
+    options,
+    program,
+)
 from rankscope.launch.events import CutShort
+from rankscope.launch.exit_code import code_for_scheduler
 from rankscope.launch.job import Job
 from rankscope.launch.nodes import node_key
 from rankscope.launch.output import OutputPump
@@ -29,6 +40,7 @@ from rankscope.launch.status_line import StatusLine
 from rankscope.launch.supervisor import Supervisor
 from rankscope.private_files import make_private_folder
 from rankscope.report import live, progress_words, terminal
+from rankscope.report.notices.notifier import Notifier, tell_the_end
 from rankscope.report.screen import open_screen
 from rankscope.versions import versions
 
@@ -36,6 +48,7 @@ from rankscope.versions import versions
 def launch(arguments: list[str], pages_path: str) -> int:
     """Runs the job and says how it went; `pages_path` is a folder for the ranks' pages."""
     chosen = options.parse(arguments)
+    own_environment = dict(os.environ)
     beforehand.run_wanted_checks(chosen)
     beforehand.place_in_slurm(chosen)
     beforehand.check_master(chosen)
@@ -61,6 +74,7 @@ def launch(arguments: list[str], pages_path: str) -> int:
             "stall_after_s": chosen.stall_after_s,
         },
     )
+    notifier = Notifier(chosen.notify, str(run_folder.resolve()), own_environment)
     pages = Path(pages_path) if chosen.probe else None
     screen = open_screen()
     if screen is not None:
@@ -88,16 +102,38 @@ def launch(arguments: list[str], pages_path: str) -> int:
             "the nodes share no key: what they say to each other is told and stops nothing "
             f"(give {node_key.VARIABLE}, --node-key-file or a shared --run-dir)"
         )
-    policy = Policy(chosen.on_hang, chosen.on_nan, chosen.on_corrupt)
+    policy = Policy(chosen.on_hang, chosen.on_nan, chosen.on_corrupt, chosen.restart_always)
     supervisor = Supervisor(
-        job, policy, chosen.stall_after_s, lambda last: _show(last, job, chosen.json), page=chosen.report
+        job,
+        policy,
+        chosen.stall_after_s,
+        lambda last: _show(last, job, chosen.json),
+        page=chosen.report,
+        alert=lambda found: notifier.tell(found, "detected"),
     )
     teller = StageTeller(job, chosen.stages, keep, live.show, live.say)
     helpers: list[Helper] = [teller]
     if screen is not None:
         helpers.append(StatusLine(job, screen, teller.where))
     failure = _launch(config, entry, entry_arguments, chosen, job, supervisor, helpers)
-    return supervisor.conclude(failure)
+    code = supervisor.conclude(failure)
+    _hand_on(supervisor.verdict, code, job)
+    if supervisor.verdict is not None and supervisor.speaks:
+        tell_the_end(supervisor.verdict, notifier, own_environment)
+    if supervisor.verdict is not None and chosen.retry_codes:
+        return code_for_scheduler(supervisor.verdict, code)
+    return code
+
+
+def _hand_on(verdict: Verdict | None, code: int, job: Job) -> None:
+    """To whoever started us, where it asked for it as torchrun's own parents do."""
+    target = os.environ.get(error_file.VARIABLE)
+    if not target or code == 0 or verdict is None:
+        return
+    try:
+        error_file.write_error_file(target, verdict, code, job.error_files)
+    except OSError as error:
+        live.say(f"{error_file.VARIABLE}={target} cannot be written: {error.strerror}")
 
 
 class Helper(Protocol):
@@ -137,13 +173,17 @@ def _launch(
             job.pump, _log_folder(job.folder, chosen), config.logs_specs, _label(config), copies
         )
     # The one seam that all supported versions of torch share: launch_agent looks the class up by this name.
-    vars(api)["LocalElasticAgent"] = functools.partial(ScopeAgent, supervisor=supervisor, job=job)
+    vars(api)["LocalElasticAgent"] = functools.partial(
+        ScopeAgent, supervisor=supervisor, job=job, grace_s=chosen.grace_s
+    )
     supervisor.start()
     for helper in helpers:
         helper.start()
     try:
         api.launch_agent(config, entry, list(arguments))
-    except ChildFailedError:
+    except ChildFailedError as error:
+        first = sorted(error.failures.items(), key=lambda failed: failed[1].timestamp)
+        job.error_files = {rank: Path(failure.error_file) for rank, failure in first}
         return None  # the supervisor knows more
     except SignalException as stopped:
         supervisor.feed(CutShort(int(stopped.sigval)))
@@ -172,9 +212,12 @@ def _quieten_elastic() -> None:
             logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
-def _log_folder(run_folder: Path, chosen: options.RunOptions) -> Path:
+def _log_folder(run_folder: Path, chosen: options.RunOptions) -> Path | None:
+    """None: the user wants no files of the ranks' output."""
     if chosen.torch.log_dir is None:
         return run_folder / "logs"
+    if chosen.torch.log_dir == os.devnull:
+        return None
     path = Path(chosen.torch.log_dir) / f"{chosen.torch.rdzv_id}_{uuid.uuid4().hex[:8]}"
     try:
         make_private_folder(path)

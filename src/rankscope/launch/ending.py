@@ -24,6 +24,7 @@ from rankscope.diagnosis.facts.run import (
     SaidMeanwhile,
 )
 from rankscope.diagnosis.finding import Ruling
+from rankscope.diagnosis.retry import fails_alike, will_fail_again
 from rankscope.diagnosis.verdict import Certainty, Verdict
 from rankscope.evidence.model import Evidence
 from rankscope.launch import events as on
@@ -118,6 +119,8 @@ def _hang(state: State, verdict: Verdict, evidence: Evidence, still_s: float, *,
     stop = wish in ("stop", "restart") or (wish == "auto" and verdict.certainty == "proven")
     stop = settled or (stop and (still_s >= NOTICE_S or not _rests_on_hearsay(evidence)))
     restart = wish == "restart" and state.restarts_left > 0
+    again = restart and not state.several_nodes and fails_alike(verdict, [past for _, past in state.earlier])
+    restart = restart and (state.policy.restart_always or not again)
     state, keep = _find(state, verdict, evidence, "hang")
     state = replace(state, reported=verdict.certainty, reported_still_s=still_s)
     option = f"--on-hang {wish}"
@@ -145,6 +148,10 @@ def _notice(state: State, verdict: Verdict) -> Step:
 
 def _watch_broke(state: State, event: on.WatchBroke) -> Step:
     return replace(state, notes=(*state.notes, LookFailed(event.error))), ()
+
+
+def _noted(state: State, event: on.Noted) -> Step:
+    return replace(state, notes=(*state.notes, event.fact)), ()
 
 
 def _stragglers_seen(state: State, event: on.StragglersSeen) -> Step:
@@ -336,11 +343,21 @@ def _taken(state: State, event: on.Taken) -> Step:
     tell: tuple[Action, ...] = ()
     if verdict.outcome in ("ok", "interrupted"):
         pass
+    elif state.restarts_left > 0 and _is_final(state, verdict):
+        told = on.Tell(live.Detected(keep.verdict, "give-up", "--restart-always restarts it all the same"))
+        state, tell = replace(state, restarts_left=0), (on.NoRestart(), told)
     elif state.restarts_left > 0:
         tell = (on.Tell(live.Detected(keep.verdict, "restart")),)
     elif event.living:
         tell = (on.Tell(live.Ending(keep.verdict, "the other ranks")),)
     return state, (keep, *_tell_nodes(state, keep.verdict, True, reason), *tell)
+
+
+def _is_final(state: State, verdict: Verdict) -> bool:
+    """Another attempt would end in the same way. On several nodes all of torch's agents restart, or none: they do."""
+    if state.policy.restart_always or state.several_nodes:
+        return False
+    return will_fail_again(verdict, [past for _, past in state.earlier])
 
 
 def _look_broke(state: State, event: on.LookBroke) -> Step:
@@ -463,6 +480,7 @@ ANSWERS: dict[type[Event], Callable[[State, Any], Step]] = {
     on.WatchBroke: _watch_broke,
     on.Recovered: _recovered,
     on.StragglersSeen: _stragglers_seen,
+    on.Noted: _noted,
     on.Ruled: _ruled,
     on.Signalled: _signalled,
     on.CutShort: _cut_short,

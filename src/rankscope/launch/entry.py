@@ -31,17 +31,45 @@ def run_prepared(arguments: Callable[[], list[str]]) -> int:
     return run_guarded(lambda: _launch(arguments, pages.path), lambda: remove_page_folder(pages.path))
 
 
+def watch(arguments: list[str]) -> int:
+    """The verb, for any command."""
+    sweep()
+    pages = make_page_folder()
+    return run_guarded(lambda: _watch(arguments, pages.path), lambda: remove_page_folder(pages.path))
+
+
+def _watch(arguments: list[str], pages: str) -> int:
+    def main() -> int:
+        _leave_at_once_on_ctrl_c()
+        from rankscope.launch.watched.command import watch as watch_command
+
+        return watch_command(arguments, pages)
+
+    return _told(main)
+
+
 def _launch(arguments: Callable[[], list[str]], pages: str) -> int:
-    """Below the guard there is nobody else to turn an error into a line."""
-    try:
+    def main() -> int:
         words = arguments()
-        # An import that is interrupted may swallow that, or end the process in C++. Nothing is lost by leaving at once:
-        # the guard sees to what there is. As soon as ranks run, torch's agent and ours take the signal over.
-        if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
-            signal.signal(signal.SIGINT, _leave)
+        _leave_at_once_on_ctrl_c()
         from rankscope.launch.command import launch
 
         return launch(words, pages)
+
+    return _told(main)
+
+
+def _leave_at_once_on_ctrl_c() -> None:
+    """An import that is interrupted may swallow that, or end the process in C++. Nothing is lost by leaving at once:
+    the guard sees to what there is. As soon as ranks run, torch's agent and ours take the signal over."""
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+        signal.signal(signal.SIGINT, _leave)
+
+
+def _told(main: Callable[[], int]) -> int:
+    """Below the guard there is nobody else to turn an error into a line."""
+    try:
+        return main()
     except RankscopeError as error:
         _say(mask_text(str(error)))
         return error.exit_code

@@ -26,9 +26,6 @@ def prepare_environment(pages: Path | None) -> list[str]:
         os.environ["TORCH_FR_BUFFER_SIZE"] = RECORDER_ENTRIES
     elif os.environ.get("TORCH_FR_BUFFER_SIZE") == "0":
         told.append("TORCH_FR_BUFFER_SIZE=0 switches torch's flight recorder off; verdicts rest on less evidence")
-    # An event more per collective of NCCL, for which torch has the option: only so the recorder tells a collective that
-    # the GPU stands in from one that it has not come to.
-    os.environ.setdefault("TORCH_NCCL_ENABLE_TIMING", "1")
     if os.environ.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL":
         told.append("TORCH_DISTRIBUTED_DEBUG=DETAIL adds collectives of its own; verdicts name them less exactly")
     return told

@@ -79,6 +79,13 @@ class Recovered:
 
 
 @dataclass(frozen=True, slots=True)
+class Noted:
+    """Something that a person may want to know beside the verdict."""
+
+    fact: Fact
+
+
+@dataclass(frozen=True, slots=True)
 class StragglersSeen:
     said: Fact
 
@@ -181,6 +188,7 @@ Event = (
     | WatchBroke
     | Recovered
     | StragglersSeen
+    | Noted
     | Ruled
     | Signalled
     | CutShort
@@ -259,6 +267,11 @@ class Restart:
 
 
 @dataclass(frozen=True, slots=True)
+class NoRestart:
+    """Torch's agent, which is about to stop the ranks, is not to start them again."""
+
+
+@dataclass(frozen=True, slots=True)
 class LetGo:
     """Torch's agent may stop the ranks now."""
 
@@ -325,6 +338,7 @@ Action = (
     | Tell
     | StopRanks
     | Restart
+    | NoRestart
     | LetGo
     | Interrupt
     | SeeToTheEnd

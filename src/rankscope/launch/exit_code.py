@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from rankscope.diagnosis.retry import will_fail_again
 from rankscope.diagnosis.verdict import Verdict
 from rankscope.launch.events import End, Reason
 from rankscope.launch.run_state import all_well
 
 HANG, BAD_NUMBERS, UNKNOWN = 75, 76, 1
+FAILS_AGAIN, ELSEWHERE = 81, 82
+"""With `--retry-codes`, for schedulers: the same command will fail again, and it may pass on another host."""
+
+
+def code_for_scheduler(verdict: Verdict, code: int) -> int:
+    """What `--retry-codes` makes of the exit code; as it was where the verdict does not tell."""
+    if code == 0 or verdict.outcome in ("ok", "interrupted"):
+        return code
+    if will_fail_again(verdict):
+        return FAILS_AGAIN
+    return ELSEWHERE if verdict.retry == "elsewhere" else code
 
 
 def exit_code(

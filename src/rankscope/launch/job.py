@@ -65,6 +65,8 @@ class Job:
         """The other launchers of a job on several machines."""
         self.node_key: bytes | None = None
         """What they all know and nobody else does."""
+        self.error_files: dict[int, Path] = {}
+        """Rank → the file in which torch's `record` left its exception; of the ranks that failed, first ones first."""
         self._command = tuple(mask_arguments(command))
         self.versions = versions
         self._oom_kills = kernel.oom_kill_count()
@@ -180,6 +182,7 @@ class Job:
                 output_tail=self.pump.tail((process.local_rank, "stdout")),
                 error_tail=self.pump.tail((process.local_rank, "stderr")),
                 still_for_s=now - process.life_at if process.exit is None else None,
+                page=process.page,
                 environment=process.environment,
             )
             for process in self.ranks

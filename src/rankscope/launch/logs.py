@@ -17,52 +17,59 @@ from rankscope.process_status import gpu_number
 class PumpLogs(LogsSpecs):
     """A file per rank and stream, always; the console too, unless the user asked for the file alone.
 
-    The folders are torch's own: `attempt_0/1/stderr.log` is standard error of local rank 1.
+    The folders are torch's own: `attempt_0/1/stderr.log` is standard error of local rank 1. Without a folder there are
+    no files, as with torch's `--log-dir /dev/null`.
     """
 
     def __init__(
-        self, pump: OutputPump, folder: Path, given: LogsSpecs, label: str, copies: dict[str, list[str]]
+        self, pump: OutputPump, folder: Path | None, given: LogsSpecs, label: str, copies: dict[str, list[str]]
     ) -> None:
-        super().__init__(log_dir=str(folder))
+        super().__init__(log_dir=str(folder or os.devnull))
         self._pump = pump
-        self._folder = folder.absolute()  # the ranks are told of it, and programs change their folder
+        # Absolute: the ranks are told of it, and programs change their folder.
+        self._folder = folder.absolute() if folder is not None else None
         self._redirects: Any = given._redirects
+        self._tee: Any = given._tee
         self._shown: set[int] | None = given._local_ranks_filter
         self._label = label
         self._copies = copies
 
     @property
     def root_log_dir(self) -> str:
-        return str(self._folder)
+        return str(self._folder or os.devnull)
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
         """Called by elastic at every start of the ranks."""
         attempt = next(iter(envs.values()), {}).get("TORCHELASTIC_RESTART_COUNT", "0")
-        folder = self._folder / f"attempt_{attempt}"
-        make_own_folder(self._folder)
-        make_own_folder(folder)
+        folder = self._new_folder(f"attempt_{attempt}")
         destination = LogsDest()
         for stream in ("stdout", "stderr"):
-            if self._copies.get(stream):
+            if self._copies.get(stream) and folder is not None:
                 self._pump.add_copy(stream, self._copies[stream], folder / f"filtered_{stream}.log")
         for local_rank, variables in envs.items():
-            own = folder / str(local_rank)
-            make_own_folder(own)
+            own = self._new_folder(f"attempt_{attempt}/{local_rank}")
             prefix, name = self._prefix(local_rank, variables)
             destination.stdouts[local_rank] = self._pump.open(
-                (local_rank, "stdout"), prefix, own / "stdout.log", self._on_console(local_rank, Std.OUT), name
+                (local_rank, "stdout"), prefix, own and own / "stdout.log", self._on_console(local_rank, Std.OUT), name
             )
             destination.stderrs[local_rank] = self._pump.open(
-                (local_rank, "stderr"), prefix, own / "stderr.log", self._on_console(local_rank, Std.ERR), name
+                (local_rank, "stderr"), prefix, own and own / "stderr.log", self._on_console(local_rank, Std.ERR), name
             )
-            destination.error_files[local_rank] = variables["TORCHELASTIC_ERROR_FILE"] = str(own / "error.json")
+            variables["TORCHELASTIC_ERROR_FILE"] = str(own / "error.json") if own is not None else ""
+            destination.error_files[local_rank] = variables["TORCHELASTIC_ERROR_FILE"] or os.devnull
         return destination
+
+    def _new_folder(self, name: str) -> Path | None:
+        if self._folder is None:
+            return None
+        make_own_folder(self._folder)
+        make_own_folder(self._folder / name)
+        return self._folder / name
 
     def _on_console(self, local_rank: int, stream: Std) -> bool:
         if self._shown is not None and self._shown and local_rank not in self._shown:
             return False
-        wanted = self._redirects.get(local_rank, Std.NONE) if isinstance(self._redirects, dict) else self._redirects
-        return stream not in wanted
+        return stream in _of(self._tee, local_rank) or stream not in _of(self._redirects, local_rank)
 
     def _prefix(self, local_rank: int, variables: dict[str, str]) -> tuple[str, Name | None]:
         """Before its lines, and the name under which it can share one; none with a prefix of the user's own."""
@@ -79,3 +86,9 @@ class PumpLogs(LogsSpecs):
             ranks = variables.get("LOCAL_WORLD_SIZE", "")
             number = gpu_number(os.environ, local_rank, int(ranks) if ranks.isdigit() else 0)
         return f"{self._label}{number}:", (self._label, number)
+
+
+def _of(wanted: Any, local_rank: int) -> Std:
+    """What `--tee` or `--redirects` say of one rank: the same for all, or a table."""
+    chosen: Std = wanted.get(local_rank, Std.NONE) if isinstance(wanted, dict) else wanted
+    return chosen

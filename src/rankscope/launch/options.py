@@ -6,6 +6,7 @@ import argparse
 import os
 import re
 import shutil
+import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,8 @@ from rankscope.errors import UsageError
 from rankscope.launch import limits
 from rankscope.launch.gpu_choice import parse_wish
 from rankscope.launch.run_state import OnBadNumbers, OnHang, Stages
+from rankscope.report.notices.options import add_notify
+from rankscope.report.notices.targets import Target
 from rankscope.spelling import mended, nearest
 
 
@@ -45,6 +48,11 @@ class RunOptions:
     """As the user wrote it; None leaves the choice to CUDA_VISIBLE_DEVICES."""
     wait_for_gpus: bool = False
     node_key_file: Path | None = None
+    restart_always: bool = False
+    notify: tuple[Target, ...] = ()
+    retry_codes: bool = False
+    grace_s: int | None = None
+    """None: torch's own, and 5 s after Ctrl-C."""
     processes_given: bool = True
     """The user said how many ranks a node gets."""
 
@@ -79,6 +87,10 @@ def parse(arguments: list[str]) -> RunOptions:
         gpus=namespace.gpus,
         wait_for_gpus=namespace.wait,
         node_key_file=namespace.node_key_file,
+        restart_always=namespace.restart_always,
+        notify=tuple(namespace.notify),
+        retry_codes=namespace.retry_codes,
+        grace_s=namespace.grace,
         processes_given=given,
     )
 
@@ -124,11 +136,32 @@ def build_parser() -> argparse.ArgumentParser:
     )
     ours.add_argument(
         "--stall-after",
-        type=_threshold,
+        type=threshold,
         default=None,
         metavar="auto|SECONDS",
         help="stillness after which a wait that cannot be proven endless is called a likely hang. auto: four times the "
         "longest quiet stretch of this job so far, at least 30 s (default: auto)",
+    )
+    ours.add_argument(
+        "--restart-always",
+        action="store_true",
+        help="let --max-restarts restart whatever failed, as torchrun does. Without it a proven cause that stays until "
+        "somebody changes something (skipped collectives, a mistake in the program, the same exception at the same "
+        "line once more) is not restarted",
+    )
+    ours.add_argument(
+        "--retry-codes",
+        action="store_true",
+        help="let the exit code tell a scheduler what to do: 81 where the verdict proves that the same command fails "
+        "again, 82 where it should run on another host; otherwise the code is the usual one",
+    )
+    ours.add_argument(
+        "--grace",
+        type=seconds,
+        metavar="SECONDS",
+        help="how long ranks that were asked to end may take, to save a checkpoint say, before they are killed "
+        "(default: torchrun's 30 s, and 5 s after Ctrl-C). SIGUSR1 and SIGUSR2 are passed on to the ranks that handle "
+        "them, and end nothing",
     )
     ours.add_argument(
         "--no-probe",
@@ -178,6 +211,7 @@ def build_parser() -> argparse.ArgumentParser:
         "NCCL, 1800 with gloo); NCCL_TIMEOUT=SECONDS means the same",
     )
     ours.add_argument("--json", action="store_true", help="print the verdict as JSON on standard output at the end")
+    add_notify(ours)
     ours.add_argument(
         "--report",
         action="store_true",
@@ -225,16 +259,24 @@ def _speak_in_one_line(parser: argparse.ArgumentParser) -> None:
     parser.error = error  # type: ignore[method-assign]
 
 
-def _threshold(text: str) -> float | None:
+def threshold(text: str) -> float | None:
+    """Of `--stall-after`; None for `auto`."""
     if text == "auto":
         return None
     try:
-        seconds = float(text)
+        given = float(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"'{text}' is neither 'auto' nor a number of seconds") from None
-    if not 1.0 <= seconds < float("inf"):
+    if not 1.0 <= given < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} s is not possible: give at least 1 second, or 'auto'")
-    return seconds
+    return given
+
+
+def seconds(text: str) -> int:
+    """Of `--grace`."""
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(f"'{text}' is no whole number of seconds")
+    return int(text)
 
 
 def _seconds(text: str) -> int:
@@ -318,6 +360,9 @@ def launch_config(options: RunOptions) -> tuple[Any, Any, list[str]]:
         if args.master_port is None:
             args.master_port = 29500
         config, entry, arguments = config_from_args(args)
+        if args.run_path:
+            # Torch would spawn it from this process, which has threads and a watch to keep: a fresh one is as good.
+            entry, arguments = sys.executable, ["-u", "-m", "rankscope.launch.run_path", *arguments]
     except (ValueError, AssertionError, RuntimeError, TypeError, OSError) as error:
         raise UsageError(f"{error} (see 'rankscope run --help')") from error
     if not args.log_dir and args.logs_specs is None and config.logs_specs is not None:

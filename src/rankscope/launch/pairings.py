@@ -14,6 +14,7 @@ from rankscope.errors import EvidenceError
 from rankscope.evidence.fingerprints import Fingerprint, read_fingerprints, same_place
 from rankscope.evidence.model import RankEvidence
 from rankscope.evidence.pages import read_page
+from rankscope.launch.shares import ShareWatch
 from rankscope.probe.page import FINGERPRINT_FACTOR, FINGERPRINT_MASK
 
 _FIRST_REST_S = 2.0
@@ -68,12 +69,15 @@ class PairingWatch:
     def __init__(self) -> None:
         self._groups: dict[int, _Compared] = {}
         self._doubts = 0
+        self._shares = ShareWatch()
 
     def wrong(self, pages: Mapping[int, Path], now: float, progress: Mapping[int, int] | None = None) -> bool:
         """Whether a close look at the job is worth it. A difference counts when two glances in a row have seen it.
         `progress`: rank → any count that grows while it goes on."""
         known: dict[int, dict[int, Fingerprint]] = {}
         try:
+            if self._shares.misfit(pages, now):
+                return True
             for rank, page in pages.items():
                 for key, fingerprint in read_fingerprints(page).items():
                     known.setdefault(key, {})[rank] = fingerprint

@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 
-from rankscope.whose_code import program_of
+from rankscope.whose_code import is_user_file, program_of
 
 PROGRAM_VARIABLE = "RANKSCOPE_PROGRAM"
 """Folders of the program's package, for the probe, which notes them on its page for whoever reads stacks."""
@@ -36,7 +36,10 @@ def _folders(options: argparse.Namespace) -> set[str]:
         package = _package_of_script(options.training_script)
         # One that was installed with `pip install -e` is the user's by its place already.
         return {folder for folder in _package_folders(package) if program_of(folder)} if package else set()
-    return set(program_of(os.path.abspath(options.training_script)))
+    script = os.path.abspath(options.training_script)
+    installed = [path for path in {script, os.path.realpath(script)} if not is_user_file(path)]
+    # A file that lies among the libraries and was named as the script is the user's, whosever package it is in.
+    return {folder for path in installed for folder in program_of(path) or (path,)}
 
 
 def _package_folders(top: str) -> set[str]:

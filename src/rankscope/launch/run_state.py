@@ -24,6 +24,8 @@ class Policy:
     on_hang: OnHang = "auto"
     on_nan: OnBadNumbers = "report"
     on_corrupt: OnBadNumbers = "report"
+    restart_always: bool = False
+    """As torchrun does, also what will fail again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from rankscope.errors import EvidenceError
-from rankscope.evidence.collect import find_page, read_environment
+from rankscope.evidence.collect import read_environment
 from rankscope.evidence.gpus import read_gpus
 from rankscope.evidence.model import Stage
 from rankscope.evidence.stage_numbers import SharedNumbers, numbered
@@ -166,7 +166,7 @@ class StageTeller:
     def _track(self, process: RankProcess) -> _Track | None:
         track = self._tracks.get(process.rank)
         if track is None:
-            page = find_page(self._job.pages, self._job.attempt, process.pid)
+            page = self._job.page_of(process)
             if page is None:
                 return None
             speaker = Speaker(

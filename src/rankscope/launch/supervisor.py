@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from rankscope.diagnosis.codec import verdict_to_json
+from rankscope.diagnosis.facts import Fact
 from rankscope.diagnosis.facts.run import LauncherRaised
 from rankscope.diagnosis.verdict import Verdict
 from rankscope.errors import EvidenceError
@@ -43,12 +44,15 @@ class Elastic(Protocol):
 
     def ask_to_stop(self, *, restart: bool) -> None: ...
 
+    def forgo_restarts(self) -> None: ...
+
     def interrupt(self, number: int) -> None:
         """Only in the main thread: it raises what torch expects of a signal."""
 
 
 class Supervisor:
-    """`show` prints the last verdict for people; with `page`, a run that ends well leaves one too."""
+    """`show` prints the last verdict for people; with `page`, a run that ends well leaves one too. `alert` is handed
+    what is found while the job goes on."""
 
     def __init__(
         self,
@@ -58,9 +62,11 @@ class Supervisor:
         show: Callable[[Verdict], None],
         *,
         page: bool = False,
+        alert: Callable[[Verdict], None] | None = None,
     ) -> None:
         self._job = job
         self._page = page
+        self._alert = alert
         self._kept: tuple[str, Evidence] | None = None
         """What was kept last, and as whose evidence."""
         self._show = show
@@ -76,6 +82,16 @@ class Supervisor:
         self._verdict: Verdict | None = None
         self._reserve = Reserve(job.folder)
         self._code = 1
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The last one, once it is concluded."""
+        return self._verdict
+
+    @property
+    def speaks(self) -> bool:
+        """Of several nodes one tells the world; another only where it had to look alone."""
+        return self._job.nodes is None or self._job.nodes.speaks or self._kept is not None
 
     def serve(self, elastic: Elastic) -> None:
         """From now on it is asked to stop ranks."""
@@ -98,6 +114,10 @@ class Supervisor:
         suspected = bool(self._job.ranks) and afterwards.numbers_suspected(self._job)
         self.feed(on.Over(self._job.ends(), suspected, raised))
         return self._code
+
+    def note(self, fact: Fact) -> None:
+        """Something to know beside the verdict, whatever that will be."""
+        self.feed(on.Noted(fact))
 
     def hold_back(self) -> bool:
         """Called before torch's agent stops ranks; returns when it may, and whether it should hurry."""
@@ -134,6 +154,8 @@ class Supervisor:
                 self._await_ruling()
             case on.StopRanks() | on.Restart() if self._elastic is not None:
                 self._elastic.ask_to_stop(restart=isinstance(action, on.Restart))
+            case on.NoRestart() if self._elastic is not None:
+                self._elastic.forgo_restarts()
             case on.LetGo(hurry):
                 self._ours_to_stop()
                 self._hurry = hurry
@@ -169,6 +191,8 @@ class Supervisor:
                     self._job.nodes.rule(action)
                 case on.Tell(line):
                     live.tell(line)
+                    if isinstance(line, live.Detected) and line.then != "give-up" and self._alert is not None:
+                        self._alert(line.verdict)
                 case on.Conclude(verdict, notes):
                     self._verdict = afterwards.complete(verdict, notes, self._job, self._pace)
                     self._write(self._verdict)

@@ -44,7 +44,10 @@ _URL_TOKEN = re.compile(r"((?<![A-Za-z0-9+.-])[A-Za-z0-9+.-]+://)[^\s/:@]{20,}@"
 _SIGNATURE = re.compile(
     r"([?&](?:sig|signature|x-amz-signature|x-amz-credential|x-goog-signature)=)[^\s&\"']+", re.IGNORECASE
 )
-_HOOK = re.compile(r"(hooks\.slack\.com/(?:services|workflows)/|discord(?:app)?\.com/api/webhooks/)[A-Za-z0-9/_-]+")
+_HOOK = re.compile(
+    r"(hooks\.slack(?:-gov)?\.com/(?:services|workflows|triggers)/|discord(?:app)?\.com/api/(?:v\d+/)?webhooks/"
+    r"|\.webhook\.office\.com/)[A-Za-z0-9@/_-]+"
+)
 _LOGIN = re.compile(r"(\bwandb\s+login\s+(?:--?[a-z-]+\s+){0,3})[A-Za-z0-9]{32,}")
 _AUTHORIZATION = re.compile(
     r"""(authorization["']?\s*[:=]\s*["']?)(?:(?:bearer|basic|token|digest)\s+)?[^\s"']+""", re.IGNORECASE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from rankscope.mask.names import MASK, USER_OPTIONS, is_password_name, is_plain, is_secret_name, is_secret_option
 from rankscope.mask.shapes import without_headers, without_private_keys, without_shapes
@@ -36,7 +37,11 @@ def learn(arguments: Sequence[str] = (), variables: Mapping[str, str] | None = N
     """
     named = {value for name, value in (variables or {}).items() if is_secret_name(name)}
     named |= set(_values_of_secret_options(arguments))
-    words = {word for value in named for word in (value, *value.split())}
+    learn_values({word for value in named for word in (value, *value.split())})
+
+
+def learn_values(words: Iterable[str]) -> None:
+    """The same for values that are known to be secret."""
     fit = {word for word in words if len(word) >= _LEAST_LEARNT and not _could_be_anything(word)}
     _learnt.update(sorted(fit - _learnt)[: max(0, _MOST_LEARNT - len(_learnt))])
     if _learnt:
@@ -100,6 +105,15 @@ def _masked_value(option: str, value: str) -> str:
 def mask_text(text: str) -> str:
     """Text with keys, tokens, passwords and what looks like one replaced by `***`; lines stay lines."""
     return "\n".join(map(mask_line, without_private_keys(text).split("\n")))
+
+
+def mask_values(value: Any) -> Any:
+    """A value of JSON with every text in it masked; names of fields stay."""
+    if isinstance(value, dict):
+        return {name: mask_values(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [mask_values(each) for each in value]
+    return mask_text(value) if isinstance(value, str) else value
 
 
 def mask_lines(lines: Iterable[str]) -> tuple[str, ...]:

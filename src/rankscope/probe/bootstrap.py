@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from rankscope.probe import comm_timeout, exits, import_lock, kept_files, listener, signals, status_watch
+from rankscope.probe import comm_timeout, exits, import_lock, kept_files, listener, signals, spawned, status_watch
 from rankscope.probe.calls import CallRecorder
 from rankscope.probe.constructions import Constructions
 from rankscope.probe.first_step import FirstStep
@@ -48,6 +48,7 @@ def start() -> None:
     first = FirstStep(book, calls, constructions)
     TorchHooks(page, calls, first, lambda: _joining(page, folder)).watch(imports)
     watch_calls(book, imports)
+    spawned.watch(page, imports)
     comm_timeout.watch(imports)
     constructions.watch(imports)
     first.watch(imports)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from types import CodeType
 from typing import Any, TypeVar
 
+from rankscope.probe.exchanges import EXCHANGES, Exchanges
 from rankscope.probe.fingerprints import Fingerprints
 from rankscope.probe.page import Page
 from rankscope.probe.shortcuts import quick
@@ -75,6 +76,7 @@ class CallRecorder:
         self._dtypes: dict[Any, int] = {}
         self._dtype_names: dict[int, str] = {}
         self._fingerprints = Fingerprints(page, self._dtype_names)
+        self._exchanges = Exchanges(page)
         self.told_before: dict[str, tuple[Callable[[tuple[Any, ...], dict[str, Any]], None], ...]] = {}
         self.told_after: dict[str, tuple[Callable[[bool], None], ...]] = {}
         self.backward_heard = False
@@ -129,6 +131,8 @@ class CallRecorder:
             site = self._sites.number(sys._getframe(1))
             if seq:
                 self._fingerprints.note(group, seq, op, numel, dtype, peer, site)
+                if op in EXCHANGES:
+                    self._exchanges.note(group, seq, op, args, kwargs)
             index = page.enter(
                 known.get(op) or page.text(op),
                 (known.get(group) or page.text(group)) if group else 0,

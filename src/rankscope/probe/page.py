@@ -52,7 +52,15 @@ FINE_SLOTS, COARSE_SLOTS, COARSE_STEP = 64, 64, 16
 FINGERPRINT_WORDS = FINGERPRINT_HEAD_WORDS + FINE_SLOTS + COARSE_SLOTS
 FINGERPRINT_FACTOR, FINGERPRINT_MASK = 0x9E3779B1, 0xFFFFFFFF
 """Of the sum: what was called in the upper half of the word, from where in the lower."""
-PAGE_BYTES = FINGERPRINTS_OFFSET + 8 * (1 + FINGERPRINT_SLOTS * FINGERPRINT_WORDS)
+EXCHANGES_WORD = FINGERPRINTS_WORD + 1 + FINGERPRINT_SLOTS * FINGERPRINT_WORDS
+EXCHANGES_OFFSET = 8 * EXCHANGES_WORD
+"""How many `all_to_all` calls were written down; then a ring of them, in words of 8 bytes: the group's members and
+name, the call's number in the group, how many members there are, the balance of its shares (over all members they sum
+up to 0), and the elements that it sends to and expects from each member."""
+EXCHANGE_SLOTS, EXCHANGE_MEMBERS = 128, 64
+EXCHANGE_HEAD_WORDS = 4
+EXCHANGE_WORDS = EXCHANGE_HEAD_WORDS + 2 * EXCHANGE_MEMBERS
+PAGE_BYTES = EXCHANGES_OFFSET + 8 * (1 + EXCHANGE_SLOTS * EXCHANGE_WORDS)
 
 IDENTITY = struct.Struct("<8sIiiIQ")
 """Magic, pid, rank, declared world, heap bytes used, start time."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from typing import NoReturn
@@ -16,6 +17,8 @@ from rankscope.evidence.stacks import find_py_spy
 from rankscope.report.again import exit_code, show
 from rankscope.report.conclude import examine, pronounce
 from rankscope.report.live import say
+from rankscope.report.notices.notifier import Notifier
+from rankscope.report.notices.options import add_notify
 from rankscope.report.phrases import plain
 from rankscope.report.words.phrases import span
 from rankscope.spelling import mended
@@ -53,7 +56,10 @@ def attach_command(arguments: list[str]) -> int:
     except NoRanks as none:
         ruling = no_rank(none.pids, none.command, launcher=none.launcher)
     verdict = pronounce(ruling)
+    notifier = Notifier(chosen.notify, "", os.environ)
+    notifier.tell(verdict, "attached")
     show(verdict, as_json=chosen.json, folder="")
+    notifier.finish()
     return exit_code(verdict)
 
 
@@ -86,6 +92,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         help=f"how long to look (default {_WATCH_S:g}): what does not move meanwhile is taken to stand",
     )
     parser.add_argument("--json", action="store_true", help="print the verdict as JSON on standard output")
+    add_notify(parser)
     chosen = parser.parse_args(arguments)
     if not 1.0 <= chosen.watch <= 3600:
         raise UsageError(f"--watch {chosen.watch:g}: give 1 to 3600 seconds")

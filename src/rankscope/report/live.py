@@ -16,10 +16,11 @@ from rankscope.report.words import sentence
 from rankscope.report.words.phrases import ranks_text
 from rankscope.terminal_text import harmless
 
-Then = Literal["restart", "watch", "go-on"]
-"""What becomes of a job that is not stopped."""
+Then = Literal["restart", "give-up", "watch", "go-on"]
+"""What becomes of a job that is not stopped, or not started again."""
 _THEN: dict[Then, str] = {
     "restart": "restarting the job",
+    "give-up": "not restarted: it would fail again",
     "watch": "watching on, nothing is stopped",
     "go-on": "nothing is stopped",
 }
@@ -92,11 +93,21 @@ class LastLook:
 
 
 @dataclass(frozen=True, slots=True)
+class PassedOn:
+    """A signal that is the program's own affair."""
+
+    signal: int
+    ranks: int
+    spared: tuple[int, ...]
+    """Ranks that do not handle it, and would have died of it."""
+
+
+@dataclass(frozen=True, slots=True)
 class StoppedAtOnce:
     """A second one came."""
 
 
-Line = Starts | Detected | Ending | Noticed | Slowed | Said | GoesOn | LastLook | StoppedAtOnce
+Line = Starts | Detected | Ending | Noticed | Slowed | Said | GoesOn | LastLook | PassedOn | StoppedAtOnce
 
 
 def tell(line: Line) -> None:
@@ -128,6 +139,10 @@ def words(line: Line) -> str:
         case LastLook(number):
             name = signal.Signals(number).name
             return f"{name}: taking a last look, then stopping the ranks (again: stop at once)"
+        case PassedOn(number, ranks, spared):
+            name = signal.Signals(number).name
+            given = f"{name}: passed on to {ranks} ranks" if ranks else f"{name}: passed on to no rank"
+            return f"{given}; {ranks_text(list(spared))} would die of it and did not get it" if spared else given
         case StoppedAtOnce():
             return "stopped at once"
 

@@ -101,6 +101,30 @@ class PairedAnyway(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class Shares(Fact):
+    """In an exchange among all ranks of a group, one sends another more or fewer elements than that one expects."""
+
+    sender: int
+    receiver: int
+    sent: int
+    expected: int
+    op: str
+    where: Where | None
+    """Where the rank at fault made the call; the sender where nobody is."""
+    more: int = 0
+    """So many other shares of the same call do not fit either."""
+
+
+@dataclass(frozen=True, slots=True)
+class OtherShares(Fact):
+    """A rank exchanges another share than in all calls before from the same line; its partner the same as ever."""
+
+    rank: int
+    partner: int
+    times: int
+
+
+@dataclass(frozen=True, slots=True)
 class Condition(Fact):
     """A condition in the user's code that decided which way ranks went."""
 

@@ -87,6 +87,13 @@ class LauncherRaised(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class CommandFailed(Fact):
+    """A command that was watched ended badly, though its ranks did not."""
+
+    code: int
+
+
+@dataclass(frozen=True, slots=True)
 class StartingRanks(Fact):
     """What the launcher was doing."""
 

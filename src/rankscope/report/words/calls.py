@@ -25,10 +25,12 @@ from rankscope.diagnosis.facts.calls import (
     NotCome,
     Now,
     OtherPeers,
+    OtherShares,
     OutOfData,
     PairedAnyway,
     Passes,
     Perhaps,
+    Shares,
     Sides,
     Skipped,
     UnevenPasses,
@@ -51,6 +53,8 @@ ADVICE.update(
         "decide-together": "decide from what all ranks share: all_reduce the flag before the branch",
         "checkpoint-before": "go back to a checkpoint from before this place: what was computed since is wrong",
         "same-call": "make all ranks call the same operation with the same size, dtype and root at this place",
+        "same-shares": "make the shares from one plan that all ranks have: exchange the counts first "
+        "(all_to_all_single of the input splits gives the output splits)",
         "pad-first": "pad or gather sizes first where the data differs from rank to rank",
         "one-group-order": "use the process groups in one fixed order on every rank (sort by group, not by rank, dict "
         "or arrival)",
@@ -188,6 +192,30 @@ def _(fact: PairedAnyway) -> str:
     more = f", {fact.since} collectives ago" if fact.since else ""
     later = f"; later it paired these: {'; '.join(map(sentence, fact.later))}" if fact.later else ""
     return f"they were paired all the same and the job went on{more}: its numbers are wrong since then{later}"
+
+
+@sentence.register
+def _(fact: Shares) -> str:
+    more = f"; {fact.more} other share{'s' if fact.more > 1 else ''} of the call misfit too" if fact.more else ""
+    return f"{_share(fact)}: rank {fact.receiver} expects {fact.expected} from it{more}"
+
+
+@doing.register
+def _(fact: Shares) -> str:
+    return _share(fact)
+
+
+def _share(fact: Shares) -> str:
+    elements = "element" if fact.sent == 1 else "elements"
+    return f"rank {fact.sender} sends {fact.sent} {elements} to rank {fact.receiver} in {fact.op} at {_at(fact.where)}"
+
+
+@sentence.register
+def _(fact: OtherShares) -> str:
+    return (
+        f"rank {fact.rank} exchanged another share with rank {fact.partner} in all {fact.times} calls before; "
+        f"rank {fact.partner} does as ever"
+    )
 
 
 @sentence.register

@@ -7,6 +7,7 @@ import signal
 from rankscope.diagnosis.facts.run import (
     BeforeThat,
     CameBack,
+    CommandFailed,
     EarlierAttempt,
     EndedWell,
     EvidenceElsewhere,
@@ -99,6 +100,11 @@ def _(fact: NeverStarted) -> str:
 @sentence.register
 def _(fact: LauncherRaised) -> str:
     return f"{fact.type}: {fact.message}"
+
+
+@sentence.register
+def _(fact: CommandFailed) -> str:
+    return f"the command itself ended with code {fact.code}, after every rank had ended with 0"
 
 
 @sentence.register

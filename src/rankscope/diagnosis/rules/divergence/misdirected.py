@@ -71,6 +71,8 @@ def _other_tag(graph: WaitGraph, knot: frozenset[int]) -> Finding | None:
             continue
         if sender.wait.op not in _SENDS or receiver.wait.peer != one:
             continue
+        if any(wait.event is not None and wait.event.messages for wait in (sender.wait, receiver.wait)):
+            continue  # a GPU knows no tags: these have met, or will once what is before them is over
         apart = sender.wait.group != receiver.wait.group
         meeting = NoMeeting(message(sender), message(receiver), apart)
         behind = Possibility("collective-skipped", "possible", Perhaps("message-behind"))

@@ -7,6 +7,7 @@ from rankscope.diagnosis.finding import Finding
 from rankscope.diagnosis.registry import rule
 from rankscope.diagnosis.rules.divergence.deadlock import explain_deadlock
 from rankscope.diagnosis.rules.divergence.ended_apart import explain_skipped_before_end
+from rankscope.diagnosis.rules.divergence.misfit import explain_misfit
 from rankscope.diagnosis.rules.divergence.paired import explain_paired_call
 from rankscope.diagnosis.rules.divergence.wrong_pairing import explain_wrong_pairing, stuck_since
 
@@ -44,3 +45,9 @@ def paired_with_another(case: Case) -> Finding | None:
 def wrong_pairing(case: Case) -> Finding | None:
     """Calls that do not belong together were paired, and the job went on."""
     return explain_wrong_pairing(case)
+
+
+@rule("collective-mismatch")
+def shares_misfit(case: Case) -> Finding | None:
+    """What a rank sends in an exchange among all is not what the receiver expects."""
+    return explain_misfit(case)

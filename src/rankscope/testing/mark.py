@@ -1,0 +1,39 @@
+"""What a test asks for with `@pytest.mark.ranks`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+_PARAMETERS = frozenset({"backend", "timeout", "stall"})
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a test asks for with its mark."""
+
+    ranks: int
+    backend: str | None = None
+    """A process group of this backend is made before the body runs, and ended after it."""
+    timeout_s: float = 300.0
+    stall_s: float = 5.0
+    """Stillness after which a rank that others wait for counts as hanging, where it cannot be proven."""
+
+
+def read_mark(mark: pytest.Mark) -> Wanted:
+    """Raises ValueError with what is wrong with it."""
+    unknown = set(mark.kwargs) - _PARAMETERS
+    if len(mark.args) != 1 or unknown:
+        named = f", and no {', '.join(sorted(unknown))}" if unknown else ""
+        raise ValueError(f"@pytest.mark.ranks takes the number of ranks, backend, timeout and stall{named}")
+    number: Any = mark.args[0]
+    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+        raise ValueError(f"@pytest.mark.ranks({number!r}): give 1 rank or more")
+    return Wanted(
+        ranks=number,
+        backend=mark.kwargs.get("backend"),
+        timeout_s=float(mark.kwargs.get("timeout", 300.0)),
+        stall_s=max(1.0, float(mark.kwargs.get("stall", 5.0))),
+    )

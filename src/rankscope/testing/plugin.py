@@ -1,0 +1,46 @@
+"""The pytest plugin. A test marked with `ranks` runs in a job of its own, one pytest a rank; what the ranks report, and
+the verdict on the job, become the report of the test."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+from rankscope.testing import job, merged
+from rankscope.testing.mark import read_mark
+from rankscope.testing.rank import SPEC_VARIABLE
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        "ranks(number, backend=None, timeout=300, stall=5): run the test in that many ranks of a torch.distributed "
+        "job; with backend ('gloo', 'nccl') in a process group that is ready. A rank that fails, hangs or leaves the "
+        "others waiting fails the test, with the cause and the line.",
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """Nothing of the test is set up here: fixtures belong to the ranks."""
+    mark = item.get_closest_marker("ranks")
+    if mark is None or SPEC_VARIABLE in os.environ:
+        return None
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    for report in _reports(item, mark):
+        item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    # What earlier tests of this module have set up must be gone before another module's tests begin.
+    item.session._setupstate.teardown_exact(nextitem)
+    return True
+
+
+def _reports(item: pytest.Item, mark: pytest.Mark) -> list[pytest.TestReport]:
+    began = time.monotonic()
+    try:
+        result = job.run(item, read_mark(mark))
+    except ValueError as error:
+        result = merged.Result("failed", str(error))
+    return merged.reports(item, result, time.monotonic() - began)

@@ -1,0 +1,44 @@
+"""A script for torchrun and its like: the launcher tells the rank in the environment."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+
+import torch
+import torch.distributed as dist
+from faults import misbehave
+from torch.nn.parallel import DistributedDataParallel
+
+
+def find_place() -> None:
+    """mpirun has names of its own for what torch calls RANK and WORLD_SIZE."""
+    os.environ.setdefault("RANK", os.environ.get("OMPI_COMM_WORLD_RANK", "0"))
+    os.environ.setdefault("WORLD_SIZE", os.environ.get("OMPI_COMM_WORLD_SIZE", "1"))
+    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+    os.environ.setdefault("MASTER_PORT", os.environ.get("FREE_PORT", "29500"))
+
+
+def train() -> None:
+    rank = dist.get_rank()
+    model = DistributedDataParallel(torch.nn.Linear(8, 8))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(30):
+        misbehave(step, rank)
+        loss = model(torch.randn(4, 8)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        time.sleep(0.05)
+    print(f"trained on {rank} of {dist.get_world_size()}", flush=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--local-rank", "--local_rank", type=int, default=-1)
+    parser.parse_args()
+    find_place()
+    dist.init_process_group("gloo")
+    train()
+    dist.destroy_process_group()
