@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from rankscope.diagnosis.codec import verdict_from_json
 from rankscope.errors import EvidenceError
 from rankscope.evidence.flight import parse_flight_pickle
 from rankscope.evidence.kernel import telling_lines
+from rankscope.evidence.model import SCHEMA, Evidence, RankEvidence
 from rankscope.evidence.nan_dump import read_nan_dump
 from rankscope.evidence.pages import read_page
 from rankscope.evidence.ras_text import parse_answer
@@ -21,7 +23,7 @@ from rankscope.evidence.readers.gather import gather
 from rankscope.evidence.readers.record import read_pickle
 from rankscope.evidence.stacks import parse_faulthandler, parse_py_spy
 from rankscope.evidence.stages import StageReader
-from rankscope.evidence.store import load_evidence
+from rankscope.evidence.store import load_evidence, save_evidence
 from rankscope.evidence.tracebacks import find_tracebacks
 from rankscope.probe import page as layout
 from rankscope.probe.page import Page
@@ -124,6 +126,17 @@ def test_a_page_that_claims_a_huge_heap_is_read_as_far_as_it_goes(tmp_path: Path
     told[4] = 2**32 - 1
     layout.IDENTITY.pack_into(page.map, 0, *told)
     assert len(StageReader(Path(page.path)).read().begun) == 1
+
+
+def test_a_world_that_no_job_has_is_not_counted_up_to(tmp_path: Path) -> None:
+    page = Page(str(tmp_path / "0-1.page"), 0)
+    page.declare(0, 2**31 - 1)
+    progress = read_page(Path(page.path)).progress
+    assert progress.declared_world == 0
+    rank = RankEvidence(0, 0, "", 0, 1.0, progress=replace(progress, declared_world=2**31))
+    save_evidence(Evidence(SCHEMA, 1.0, 1.0, "files", 1, (rank,)), tmp_path / "run")
+    with pytest.raises(EvidenceError, match="no job has so many"):
+        load_evidence(tmp_path / "run")
 
 
 def test_a_run_whose_verdict_never_ends_is_read_without_it(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rankscope.errors import EvidenceError
 from rankscope.evidence.exchanges import exchanges_of
+from rankscope.evidence.flight import MOST_RANKS
 from rankscope.evidence.model import (
     Call,
     Checksum,
@@ -99,7 +100,7 @@ def read_page(path: Path, *, newest_calls: int = layout.RING_SLOTS) -> PageConte
         steps=steps,
         batches=batches,
         changed_at=changed / 1e9,
-        declared_world=max(world, 0),
+        declared_world=world if 0 <= world < MOST_RANKS else 0,
         calls_total=total,
         calls=_read_calls(data, total, heap, newest_calls),
         groups=groups,
