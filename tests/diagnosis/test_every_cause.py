@@ -163,6 +163,13 @@ def test_made_evidence_gets_its_cause_with_a_fix_and_blames_the_right_rank(name:
     assert verdict.fix
 
 
+def test_an_error_of_another_program_on_the_gpu_is_not_the_rank_s() -> None:
+    verdict = conclude(crashed("RuntimeError", "CUDA error", hosts=host(XID_31.replace("pid=4001", "pid=9999"))))
+    assert not any("Xid" in line for line in verdict.because)
+    verdict = conclude(crashed("RuntimeError", "CUDA error", hosts=host(XID_31)))
+    assert any("Xid 31" in line for line in verdict.because)
+
+
 def test_every_cause_of_the_contract_has_a_zoo_case_or_made_evidence() -> None:
     staged = {load_case(name).expect.cause for name in case_names()}
     assert {cause for _, cause in MADE.values()} <= CAUSES

@@ -39,13 +39,13 @@ def explain_deadlock(graph: WaitGraph, evidence: Evidence) -> Finding:
         return _order_cycle(crossed, graph)
     misdirected = explain_misdirected(graph, knot)
     if misdirected is not None and not misdirected.culprits:
-        missing = message_missing(graph, knot)
+        missing = message_missing(graph, knot, code)
         return missing if missing is not None and missing.culprits else misdirected
     if misdirected is not None:
         return misdirected
     if all(_wait_op(graph, rank) in POINT_TO_POINT for rank in knot):
         return messages_crossed(graph, knot, code)
-    missing = message_missing(graph, knot)
+    missing = message_missing(graph, knot, code)
     if missing is not None:
         return missing
     waits = Counter(

@@ -59,11 +59,15 @@ def _skipped(rank: int, call: Call, graph: WaitGraph, code: CodeReader, because:
     at = views.where(call.site[0]) if call.site else None
     skipped = Skipped((rank,), call.op, at)
     past = code.way_past(call.site[:1]) or code.way_past(call.site)
+    guard = code.nearest_condition(call.site) if past is None else None
     reasons: tuple[Fact, ...] = (skipped,)
-    line = message(state).where
+    line = at if _gone_on(state) else message(state).where
     if past is not None:
         leads = condition(*past, "leads-past", (rank,))
         reasons, line = (skipped, leads), leads.where
+    elif guard is not None:
+        keeps = condition(*guard, "keeps-from", (rank,))
+        reasons, line = (skipped, keeps), keeps.where
     return Finding(
         outcome="hang",
         cause="collective-skipped",
@@ -78,10 +82,11 @@ def _skipped(rank: int, call: Call, graph: WaitGraph, code: CodeReader, because:
 
 
 def _left_out(state: State) -> Call | None:
-    """The call that the rank had always made after the one before its wait, where it waits in another now."""
+    """The call that the rank had always made after the one before its wait, where it waits in another now; of a rank
+    whose GPU waits, before its last call."""
     calls = state.seen.progress.calls if state.seen is not None and state.seen.progress is not None else ()
     made = [call for call in calls if call.depth == 0 and (call.op in POINT_TO_POINT or call.seq > 0)]
-    if len(made) < 2 or made[-1].left_at is not None:
+    if len(made) < 2 or (made[-1].left_at is not None and not _gone_on(state)):
         return None
     before, now = made[-2], made[-1]
     followers = [after for first, after in pairwise(made[:-1]) if _alike(first, before)]
@@ -95,7 +100,7 @@ def _alike(one: Call, other: Call) -> bool:
     return one.op == other.op and one.peer == other.peer and one.site == other.site
 
 
-def message_missing(graph: WaitGraph, knot: frozenset[int]) -> Finding | None:
+def message_missing(graph: WaitGraph, knot: frozenset[int], code: CodeReader) -> Finding | None:
     """A rank waits for one more of the messages that it has had many of, and its peer has gone on to a collective.
 
     Sends and receives are matched by their number alone: one too few may have been long ago, and nothing tells a send
@@ -111,6 +116,9 @@ def message_missing(graph: WaitGraph, knot: frozenset[int]) -> Finding | None:
         short = _short_round(peer)
         missing = MessageMissing(message(state), message(peer))
         waits = tuple(message(graph.states[other]) for other in sorted(knot) if _waits_for_message(graph.states[other]))
+        left_out = {other: call for other in sorted(knot) if (call := _left_out(graph.states[other])) is not None}
+        if short is None and _gone_on(peer) and left_out.keys() == {peer.rank}:
+            return _skipped(peer.rank, left_out[peer.rank], graph, code, (*waits, missing))
         return Finding(
             outcome="hang",
             cause="collective-skipped",

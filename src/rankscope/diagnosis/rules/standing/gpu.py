@@ -142,28 +142,32 @@ def _alone_on(gpu: Gpu, rank: RankEvidence, evidence: Evidence) -> bool:
 
 def xid_lines(rank: RankEvidence, evidence: Evidence) -> tuple[XidReported, ...]:
     """What the driver wrote into the kernel's log of the rank's host; that of its process first."""
-    found = []
-    for host in evidence.hosts:
-        for line in host.kernel_log if host.host == rank.host else ():
-            match = _XID.search(line)
-            if match is not None:
-                own = match[3] is not None and int(match[3]) == rank.pid
-                found.append((not own, int(match[2]), match[1]))
-    return tuple(dict.fromkeys(XidReported(xid, gpu) for _, xid, gpu in sorted(found)))[:3]
+    found = sorted((not own, xid, gpu) for own, xid, gpu in _xids(rank, evidence))
+    return tuple(dict.fromkeys(XidReported(xid, gpu) for _, xid, gpu in found))[:3]
 
 
 def xid_fix(rank: RankEvidence, evidence: Evidence) -> tuple[Advice, ...]:
     """What to do about the worst of them; empty without any."""
-    numbers = {
-        int(match[2])
-        for host in evidence.hosts
-        if host.host == rank.host
-        for line in host.kernel_log
-        if (match := _XID.search(line)) is not None
-    }
+    numbers = {xid for _, xid, _ in _xids(rank, evidence)}
     if not numbers:
         return ()
     return _PROGRAM_FIX if numbers <= _OF_THE_PROGRAM else _HARDWARE_FIX
+
+
+def _xids(rank: RankEvidence, evidence: Evidence) -> list[tuple[bool, int, str]]:
+    """Whether it names the rank's process, number and GPU. An error of a program leaves the GPU to all others: one of
+    another process says nothing about this rank."""
+    pids = {rank.pid, *(child.pid for child in rank.children)}
+    found = []
+    for host in evidence.hosts:
+        for line in host.kernel_log if host.host == rank.host else ():
+            match = _XID.search(line)
+            if match is None:
+                continue
+            own = match[3] is not None and int(match[3]) in pids
+            if own or match[3] is None or int(match[2]) not in _OF_THE_PROGRAM:
+                found.append((own, int(match[2]), match[1]))
+    return found
 
 
 def waits_for_busy_gpu(rank: RankEvidence, evidence: Evidence) -> bool:
