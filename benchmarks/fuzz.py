@@ -1,125 +1,238 @@
-"""Feeds every reader of other people's files with spoiled copies of real ones, for as long as you like.
+"""Feeds every reader of other people's bytes with spoiled copies of real ones, a million of them if you like.
 
-    python benchmarks/fuzz.py --seconds 600 --seed 1
+    python benchmarks/fuzz.py --inputs 1000000 --seed 1 --out fuzz.json
 
-Each input is a recorded or made file with bytes flipped, cut, doubled, or swapped with those of another file. A reader
-may refuse it; a traceback, or more than ten seconds for one input, is a fault. The input of a fault is kept, and its
-place is printed.
+An input is a recorded or made file, page, answer or word of another node: bytes flipped, cut, doubled or swapped with
+those of another one, or a value in its middle replaced by one that nobody expects. A reader may refuse it. A traceback,
+a crash of the interpreter, more than five seconds or more than 500 MB for one input is a fault: the input is kept, and
+its place is printed. Inputs are read in batches, each in a process of its own, so that a crash costs one batch.
+
+`--pause-while FILE` reads nothing while that file is there. With `--out` the counts are written after every batch, and
+a run that was ended goes on where it was.
 """
 
 from __future__ import annotations
 
 import argparse
-import pickle
+import ctypes
+import json
+import mmap
+import os
 import random
+import resource
+import shutil
+import signal
+import struct
 import sys
 import tempfile
 import time
 import traceback
+from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 
-from rankscope.errors import RankscopeError
-from rankscope.evidence.nan_dump import is_nan_dump, read_nan_dump
-from rankscope.evidence.readers.gather import gather
-from rankscope.report.conclude import conclude
+from fuzz_inputs import NAMES, seeds, spoil
+from fuzz_readers import READERS, Reader, read
 
-SLOW_S = 10.0
-NAMES = ("nccl_trace_rank_0", "rank1.log", "error.json", "evidence.json", "stacks.txt", "verdict.json")
+__all__ = ["NAMES", "read", "seeds", "spoil"]
 
-
-def spoil(data: bytes, other: bytes, chance: random.Random) -> bytes:
-    """A few of the ways in which files are broken, by accident or not."""
-    spoiled = bytearray(data)
-    for _ in range(chance.randint(1, 6)):
-        at = chance.randrange(len(spoiled) + 1)
-        match chance.randrange(6):
-            case 0 if spoiled:
-                spoiled[at % len(spoiled)] = chance.randrange(256)
-            case 1:
-                del spoiled[at : at + chance.randint(1, 64)]
-            case 2:
-                spoiled[at:at] = spoiled[at : at + chance.randint(1, 256)] * chance.randint(1, 40)
-            case 3:
-                begin = chance.randrange(len(other) + 1)
-                spoiled[at : at + 16] = other[begin : begin + chance.randint(1, 64)]
-            case 4:
-                spoiled[at:at] = chance.choice([b"9" * 5000, b"[" * 3000, b"\0" * 50, b"\xff\xfe", b"-1", b"1e999"])
-            case _:
-                del spoiled[at:]
-    return bytes(spoiled)
+SLOW_S = 5.0
+STUCK_S = 20.0
+"""A reader that does not come back from C code, where no alarm is heard, is killed."""
+LARGE = 500 << 20
+BATCH = 500
+KEPT_FAULTS = 40
+_PROGRESS = struct.Struct("<Qd")
+_PR_SET_PDEATHSIG = 1
 
 
-def seeds() -> list[bytes]:
-    """Files to begin with: made dumps, logs, stacks and error files."""
-    call = {
-        "frames": [{"name": "f", "filename": "train.py", "line": 3}],
-        "record_id": 0, "pg_id": 0, "process_group": ["0", "default_pg"], "collective_seq_id": 1, "p2p_seq_id": 0,
-        "profiling_name": "nccl:all_reduce", "time_created_ns": 10**18, "input_sizes": [[4]], "output_sizes": [[4]],
-        "input_dtypes": ["Float"], "output_dtypes": ["Float"], "state": "scheduled", "retired": False,
-        "timeout_ms": 600000, "is_p2p": False, "time_discovered_completed_ns": None,
-    }  # fmt: skip
-    groups = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}
-    status = {"0": {"last_enqueued_collective": 3, "last_completed_collective": 2}}
-    calls = [{**call, "record_id": n, "collective_seq_id": n} for n in range(12)]
-    dump = {"version": "2.10", "pg_config": groups, "pg_status": status, "entries": calls}
-    log = (
-        "[rank1]: Traceback (most recent call last):\n"
-        '[rank1]:   File "/home/me/train.py", line 88, in <module>\n[rank1]:     main()\n[rank1]: ValueError: no\n'
-        "[rank0]:[E1116 02:12:01.123 ProcessGroupNCCL.cpp:616] [Rank 0] Watchdog caught collective operation timeout: "
-        "WorkNCCL(SeqNum=418, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600043 ms\n"
-        "E1116 02:12:09 torch/distributed/elastic: failed (exitcode: -9) local_rank: 1 (pid: 4121) of binary: python\n"
-    )
-    stacks = (
-        'Process 41: python train.py\nPython v3.11.7 (/usr/bin/python3.11)\n\nThread 41 (idle): "MainThread"\n'
-        "    wait (threading.py:320)\n    main (train.py:7)\n"
-    )
-    error = '{"message": {"message": "ValueError: no", "extraInfo": {"py_callstack": "Traceback", "timestamp": "1"}}}'
-    recorded = Path(__file__).resolve().parents[1] / "zoo" / "recorded"
-    evidence = [path.read_bytes() for path in sorted(recorded.rglob("evidence.json"))[:3]]
-    return [pickle.dumps(dump, protocol=2), log.encode(), stacks.encode(), error.encode(), *evidence]
+class TooSlow(BaseException):
+    """Not an Exception: no reader may take it for one of its own."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What was read so far."""
+
+    batches: int = 0
+    inputs: int = 0
+    refused: int = 0
+    crashes: int = 0
+    slowest_s: float = 0.0
+    largest_mb: int = 0
+    seconds: float = 0.0
+    readers: Counter[str] = field(default_factory=Counter)
+    faults: list[dict[str, str]] = field(default_factory=list)
+
+    def add(self, told: dict[str, object]) -> None:
+        self.inputs += int(told["inputs"])  # type: ignore[call-overload]
+        self.refused += int(told["refused"])  # type: ignore[call-overload]
+        self.slowest_s = max(self.slowest_s, float(told["slowest_s"]))  # type: ignore[arg-type]
+        self.largest_mb = max(self.largest_mb, int(told["largest_mb"]))  # type: ignore[call-overload]
+        self.readers.update(told["readers"])  # type: ignore[arg-type]
+        self.faults += told["faults"]  # type: ignore[arg-type, operator]
 
 
 def main() -> int:
     """Exit code 1 where a fault was found."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--inputs", type=int, default=10_000)
+    parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--reader", choices=sorted(READERS), help="this one alone")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--keep", type=Path, default=Path(tempfile.gettempdir()) / "rankscope-fuzz-faults")
+    parser.add_argument("--pause-while", type=Path)
     chosen = parser.parse_args()
-    chance, files = random.Random(chosen.seed), seeds()
-    begun = time.monotonic()
-    tried, faults, slowest = 0, 0, 0.0
-    with tempfile.TemporaryDirectory(prefix="rankscope-fuzz-") as folder:
-        while time.monotonic() - begun < chosen.seconds:
-            path = Path(folder) / chance.choice(NAMES)
-            path.write_bytes(spoil(chance.choice(files), chance.choice(files), chance))
-            tried += 1
-            at = time.monotonic()
-            fault = read(path)
-            took = time.monotonic() - at
-            slowest = max(slowest, took)
-            if fault is None and took > SLOW_S:
-                fault = f"took {took:.1f} s"
-            if fault is not None:
-                faults += 1
-                kept = Path(tempfile.gettempdir()) / f"rankscope-fuzz-fault-{chosen.seed}-{tried}-{path.name}"
-                kept.write_bytes(path.read_bytes())
-                print(f"{kept}\n{fault}", flush=True)
-            path.unlink()
-    print(f"{tried} files, {faults} faults, the slowest took {slowest:.2f} s")
-    return int(faults > 0)
-
-
-def read(path: Path) -> str | None:
-    """The traceback, where there is one that no user should see."""
+    tally = resumed(chosen.out)
+    readers = [READERS[chosen.reader]] if chosen.reader else list(READERS.values())
+    folder = Path(tempfile.mkdtemp(prefix="rankscope-fuzz-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None))
+    begun = time.monotonic() - tally.seconds
     try:
-        if is_nan_dump(path):
-            conclude(read_nan_dump(path))
-        conclude(gather([str(path)]))
-    except RankscopeError:
-        return None
-    except Exception:  # noqa: BLE001  that is what is looked for
-        return traceback.format_exc()
-    return None
+        while tally.inputs < chosen.inputs and time.monotonic() - begun < chosen.seconds:
+            while chosen.pause_while is not None and chosen.pause_while.exists():
+                time.sleep(1.0)
+            known = len(tally.faults)
+            one_batch(f"{chosen.seed}/{tally.batches}", readers, folder, chosen.keep, tally)
+            tally.batches += 1
+            tally.seconds = time.monotonic() - begun
+            for fault in tally.faults[known:]:
+                print(f"{fault['reader']}: {fault['kept']}\n{fault['what']}", flush=True)
+            if chosen.out is not None:
+                write(chosen.out, tally)
+            if len(tally.faults) > KEPT_FAULTS:
+                print("too many faults: mend these first")
+                break
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    print(
+        f"{tally.inputs} inputs, {tally.refused} of them refused, {len(tally.faults)} faults; the slowest took "
+        f"{tally.slowest_s:.2f} s, the largest {tally.largest_mb} MB"
+    )
+    return int(bool(tally.faults))
+
+
+def resumed(out: Path | None) -> Tally:
+    if out is None or not out.exists():
+        return Tally()
+    told = json.loads(out.read_bytes())
+    return Tally(**{**told, "readers": Counter(told["readers"])})
+
+
+def write(out: Path, tally: Tally) -> None:
+    told = {name: getattr(tally, name) for name in Tally.__slots__}
+    new = out.with_suffix(".new")
+    new.write_text(json.dumps({**told, "readers": dict(sorted(tally.readers.items()))}, indent=1) + "\n")
+    new.replace(out)
+
+
+def one_batch(name: str, readers: list[Reader], folder: Path, keep: Path, tally: Tally) -> None:
+    """In a process of its own; where that dies, the input it died of is the fault, and the rest is read by the next."""
+    first = 0
+    while first < BATCH:
+        progress = mmap.mmap(-1, _PROGRESS.size)
+        answer = folder / "answer"
+        answer.unlink(missing_ok=True)
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+                answer.write_text(json.dumps(read_batch(name, first, readers, folder, keep, progress)))
+                code = 0
+            except BaseException:  # noqa: BLE001  a child must not go on as its parent
+                traceback.print_exc()
+            finally:
+                os._exit(code)
+        status = watch(child, progress)
+        at, _ = _PROGRESS.unpack(progress[:])
+        if status == 0 and answer.exists():
+            tally.add(json.loads(answer.read_bytes()))
+            return
+        reader, data = made(name, at, readers)
+        what = f"the reader died: {os.waitstatus_to_exitcode(status)}" if status is not None else "it never came back"
+        tally.faults.append(kept(keep, reader, f"{name}/{at}", data, what))
+        tally.crashes += 1
+        tally.inputs += at - first + 1
+        first = at + 1
+
+
+def watch(child: int, progress: mmap.mmap) -> int | None:
+    """The child's end; None where one input took so long that it was killed."""
+    while True:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return status
+        _, since = _PROGRESS.unpack(progress[:])
+        if since and time.monotonic() - since > STUCK_S:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            return None
+        time.sleep(0.01)
+
+
+def made(name: str, at: int, readers: list[Reader]) -> tuple[Reader, bytes]:
+    """The input of that number, always the same."""
+    chance = random.Random(f"{name}/{at}")
+    reader = chance.choices(readers, [each.weight for each in readers])[0]
+    return reader, reader.input(chance)
+
+
+def read_batch(
+    name: str, first: int, readers: list[Reader], folder: Path, keep: Path, progress: mmap.mmap
+) -> dict[str, object]:
+    signal.signal(signal.SIGALRM, too_slow)
+    count: Counter[str] = Counter()
+    faults: list[dict[str, str]] = []
+    refused, slowest, largest = 0, 0.0, 0
+    for at in range(first, BATCH):
+        reader, data = made(name, at, readers)
+        before = peak()
+        begun = time.monotonic()
+        progress[:] = _PROGRESS.pack(at, begun)
+        fault: str | None = None
+        signal.setitimer(signal.ITIMER_REAL, SLOW_S)
+        try:
+            refused += reader.read(data, folder)
+        except TooSlow as error:
+            fault = f"took more than {SLOW_S:.0f} s\n{''.join(traceback.format_tb(error.__traceback__)[-6:])}"
+        except Exception:  # noqa: BLE001  that is what is looked for
+            fault = traceback.format_exc()
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+        slowest = max(slowest, time.monotonic() - begun)
+        grown = peak() - before
+        largest = max(largest, grown >> 20)
+        if fault is None and grown > LARGE:
+            fault = f"took {grown >> 20} MB"
+        if fault is not None:
+            faults.append(kept(keep, reader, f"{name}/{at}", data, fault))
+        count[reader.name] += 1
+    return {
+        "inputs": BATCH - first,
+        "refused": refused,
+        "slowest_s": round(slowest, 3),
+        "largest_mb": largest,
+        "readers": count,
+        "faults": faults,
+    }
+
+
+def too_slow(_number: int, _frame: FrameType | None) -> None:
+    raise TooSlow
+
+
+def peak() -> int:
+    """Of this process, and of those that it had read for it."""
+    return max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) << 10
+
+
+def kept(keep: Path, reader: Reader, number: str, data: bytes, what: str) -> dict[str, str]:
+    keep.mkdir(parents=True, exist_ok=True)
+    path = keep / f"{reader.name.replace(' ', '_')}-{number.replace('/', '-')}"
+    path.write_bytes(data)
+    return {"reader": reader.name, "input": number, "kept": str(path), "what": what[-2000:]}
 
 
 if __name__ == "__main__":

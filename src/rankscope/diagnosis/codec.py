@@ -30,7 +30,7 @@ def verdict_from_json(data: bytes) -> Verdict:
     """Fields that a later version added are left out; anything else unexpected is an EvidenceError."""
     try:
         verdict = msgspec.json.decode(data, type=Verdict)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise EvidenceError(f"not a verdict: {error}") from error
     if verdict.schema not in READABLE:
         raise EvidenceError(f"a verdict of schema {verdict.schema}; this version of rankscope reads schemas 1 and 2")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 from rankscope.evidence.model import Frame, Progress
 
@@ -32,20 +34,26 @@ def shortages(written: Mapping[int, Progress]) -> dict[int, Shortage]:
     """By exhaustion; by the loader's length, where a framework stops there without asking for more; or by the next
     loader that the rank began. With equally many batches, the other rank may simply stand in the last one."""
     runs = {rank: runs_of(progress) for rank, progress in written.items()}
+    best: dict[object, list[tuple[int, int]]] = {}
+    for rank, theirs in runs.items():
+        for run in theirs:
+            ahead = best.setdefault((run.number, run.place), [])
+            if not ahead or run.batches > ahead[-1][0]:
+                ahead.append((run.batches, rank))
     found = {}
     for rank, mine in runs.items():
-        ahead = [
-            Shortage(own.batches, other, theirs.batches)
-            for own in mine
-            if own.over
-            for other, each in runs.items()
-            if other != rank
-            for theirs in each
-            if (theirs.number, theirs.place) == (own.number, own.place) and theirs.batches > own.batches
-        ]
-        if ahead:
-            found[rank] = ahead[0]
+        short = next((each for own in mine if (each := _shortage(own, best[own.number, own.place])) is not None), None)
+        if short is not None:
+            found[rank] = short
     return found
+
+
+def _shortage(own: Run, ahead: Sequence[tuple[int, int]]) -> Shortage | None:
+    """`ahead`: batches and rank of each that had more than all before it. The first with more than `own` is one."""
+    if not own.over:
+        return None
+    at = bisect_right(ahead, own.batches, key=itemgetter(0))
+    return Shortage(own.batches, ahead[at][1], ahead[at][0]) if at < len(ahead) else None
 
 
 def runs_of(progress: Progress) -> tuple[Run, ...]:

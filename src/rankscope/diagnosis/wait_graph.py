@@ -81,16 +81,44 @@ def innermost_knot(graph: WaitGraph) -> frozenset[int]:
     deadlocked ones only wait for these."""
     reach: dict[int, frozenset[int]] = {}
     smallest = frozenset(graph.deadlocked)
+    waiters: dict[int, list[int]] | None = None
+    known: set[int] = set()
+    """Ranks that reach the very same ones as a rank before them: all that wait for it and are reached by it."""
     for rank in sorted(graph.deadlocked):
-        if rank not in smallest:
+        if rank not in smallest or rank in known:
             continue
         targets = graph.edges[rank]
         if id(targets) not in reach:
             reach[id(targets)] = _reachable(targets, graph)
         reached = reach[id(targets)]
-        if rank in reached and len(reached) < len(smallest):
+        if rank not in reached:
+            continue
+        if len(reached) < len(smallest):
             smallest = reached
+        waiters = _waiters(graph) if waiters is None else waiters
+        known |= _waiting_for(rank, reached, waiters)
     return smallest
+
+
+def _waiters(graph: WaitGraph) -> dict[int, list[int]]:
+    """Deadlocked rank → the deadlocked ranks that wait for it directly."""
+    found: dict[int, list[int]] = {}
+    for rank in graph.deadlocked:
+        for target in graph.edges[rank] & graph.deadlocked:
+            found.setdefault(target, []).append(rank)
+    return found
+
+
+def _waiting_for(rank: int, among: frozenset[int], waiters: dict[int, list[int]]) -> set[int]:
+    """Those of them who wait for the rank, directly or through others."""
+    found = {rank}
+    queue = [rank]
+    while queue:
+        for waiter in waiters.get(queue.pop(), ()):
+            if waiter in among and waiter not in found:
+                found.add(waiter)
+                queue.append(waiter)
+    return found
 
 
 def _reachable(targets: frozenset[int], graph: WaitGraph) -> frozenset[int]:

@@ -11,6 +11,7 @@ import msgspec
 
 from rankscope.errors import EvidenceError
 from rankscope.evidence.model import Collective, Frame, Group
+from rankscope.evidence.readers.in_child import bounded_memory
 from rankscope.whose_code import is_user_file
 
 PLAIN_NAMES = {
@@ -53,7 +54,8 @@ def parse_flight_json(data: bytes) -> FlightRecord:
 def parse_flight_pickle(data: bytes) -> FlightRecord:
     """The record in a pickled dump; nothing in it is run. Raises EvidenceError when it is not one."""
     try:
-        document = PlainUnpickler(InMemory(data)).load()
+        with bounded_memory(len(data)):
+            document = PlainUnpickler(InMemory(data)).load()
     except EvidenceError:
         raise
     except Exception as error:  # a broken pickle raises nearly anything

@@ -15,6 +15,7 @@ _TELLING = re.compile(
     r"|blocked for more than|hung.task|\btraps:",
     re.IGNORECASE,
 )
+_MICROSECONDS = re.compile(rb"[0-9]{1,18}")
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
@@ -43,7 +44,7 @@ def telling_lines(records: Iterable[bytes], since: float, started: float) -> tup
     for record in records:
         head, _, text = record.partition(b";")
         fields = head.split(b",")
-        if len(fields) < 3 or not fields[2].isdigit() or started + int(fields[2]) / 1e6 < since:
+        if len(fields) < 3 or not _MICROSECONDS.fullmatch(fields[2]) or started + int(fields[2]) / 1e6 < since:
             continue
         # Lines that begin with a space are machine-readable details of the record.
         line = text.split(b"\n", 1)[0].decode(errors="replace").strip()

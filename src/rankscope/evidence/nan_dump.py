@@ -13,17 +13,22 @@ import struct
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 from rankscope.errors import EvidenceError
+from rankscope.evidence.flight import MOST_RANKS
 from rankscope.evidence.model import SCHEMA, Evidence, Frame, NonFinite, Progress, RankEvidence
+from rankscope.evidence.readers.in_child import bounded_memory, within
 from rankscope.evidence.regular import open_regular
 
 _LARGEST_HEADER = 64 << 20
 _NAMED = 16
 _MARK = b"incident"
 _HEAD = 1 << 14
+_LEAST_TIME_S = 10.0
+_BYTES_A_SECOND = 10 << 20
 
 
 def is_nan_dump(path: Path) -> bool:
@@ -43,22 +48,42 @@ def is_nan_dump(path: Path) -> bool:
 def read_nan_dump(path: Path) -> Evidence:
     """The evidence in one such file; EvidenceError says why there is none."""
     try:
-        with path.open("rb") as file:
-            head = file.read(4)
-        if head == b"PK\x03\x04":
-            incident = _of_zip(path)
-        elif head[:1] == b"\x80":
-            content = _of_pickle(path)
-            if "incident" not in content:
-                return replace(_evidence(path, _told_by_arrays(content)), world_size=0)  # which nobody has told
-            incident = content["incident"]
-        else:
-            incident = _of_safetensors(path)
-        return _evidence(path, incident)
-    except (OSError, ValueError, KeyError, TypeError, IndexError, EOFError, pickle.UnpicklingError) as error:
-        raise EvidenceError(f"'{path}' cannot be read as a step that was not finite: {error}") from error
-    except zipfile.BadZipFile as error:
-        raise EvidenceError(f"'{path}' is damaged: {error}") from error
+        size = path.stat().st_size
+        found = within(_LEAST_TIME_S + size / _BYTES_A_SECOND, partial(_read_bounded, path, size))
+    except OSError as error:  # a TimeoutError is one
+        why = error.strerror or "reading it takes too long: no trainer writes that"
+        raise EvidenceError(f"'{path}' cannot be read as a step that was not finite: {why}") from error
+    except EOFError as error:
+        raise EvidenceError(f"'{path}': the reader died of it, no trainer writes that") from error
+    if isinstance(found, str):
+        raise EvidenceError(f"'{path}' cannot be read as a step that was not finite: {found}")
+    return found
+
+
+def _read_bounded(path: Path, size: int) -> Evidence | str:
+    """Within the child, or why not."""
+    try:
+        with bounded_memory(size):
+            return _read(path)
+    except MemoryError:
+        return "it asks for more memory than a step can need"
+    except Exception as error:  # noqa: BLE001  a broken pickle or zip raises nearly anything
+        return f"{error or type(error).__name__}"[:300]
+
+
+def _read(path: Path) -> Evidence:
+    with path.open("rb") as file:
+        head = file.read(4)
+    if head == b"PK\x03\x04":
+        incident = _of_zip(path)
+    elif head[:1] == b"\x80":
+        content = _of_pickle(path)
+        if "incident" not in content:
+            return replace(_evidence(path, _told_by_arrays(content)), world_size=0)  # which nobody has told
+        incident = content["incident"]
+    else:
+        incident = _of_safetensors(path)
+    return _evidence(path, incident)
 
 
 def read_arrays(path: Path) -> dict[str, Any]:
@@ -150,6 +175,8 @@ def _told_by_arrays(content: Mapping[str, Any]) -> dict[str, Any]:
 def _evidence(path: Path, incident: Mapping[str, Any]) -> Evidence:
     at = path.stat().st_mtime
     ranks = tuple(_rank(incident, rank, at) for rank in incident["ranks"])
+    if not ranks or not all(0 <= rank.rank < MOST_RANKS for rank in ranks):
+        raise ValueError("it names ranks that no job has")
     return Evidence(
         schema=SCHEMA,
         collected_at=at,

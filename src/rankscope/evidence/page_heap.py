@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar
 
 from rankscope.evidence.model import EarlierException, Frame, Group, NonFinite, RaisedException
 from rankscope.mask import mask_text
 from rankscope.probe import page as layout
 from rankscope.whose_code import is_user_file
 
+T = TypeVar("T")
 _SOURCES = {layout.EXCEPTION: "hook", layout.EXCEPTION_AT_EXIT: "exit", layout.EXCEPTION_OF_THREAD: "thread"}
 _FREE_TEXTS = (layout.TEXT, layout.ERROR)
 """What the program says in its own words: names of stages, notes, errors. The others hold texts among their parts."""
@@ -21,6 +24,7 @@ class Heap:
         self._entries: list[tuple[bytes, str]] = []
         self.bytes_read = 0
         self._sites: dict[int, tuple[tuple[Frame, ...], str]] = {}
+        self._damaged: set[int] = set()
 
     def extend(self, data: bytes) -> None:
         """Takes whole entries from the bytes that follow those read so far; what is cut off comes next time."""
@@ -63,43 +67,56 @@ class Heap:
         return tuple(told[-1].split(layout.SEPARATOR)) if told else ()
 
     def groups(self) -> tuple[Group, ...]:
-        found: dict[str, Group] = {}
-        for payload in self._of(layout.GROUP):
-            name, description, ranks = (*payload.split(layout.SEPARATOR), "", "")[:3]
-            members = tuple(int(rank) for rank in ranks.split(",") if rank)
-            found[name] = Group(name=name, description=description, ranks=members)
-        return tuple(found.values())
+        return tuple({group.name: group for group in self._readable((layout.GROUP,), _group)}.values())
 
     def exceptions(self) -> tuple[RaisedException, ...]:
-        return tuple(_raised(payload, _SOURCES[entry]) for entry, payload in self._entries if entry in _SOURCES)
+        return tuple(self._readable(tuple(_SOURCES), _raised))
 
     def non_finite(self) -> tuple[NonFinite, ...]:
-        found = []
-        for payload in self._of(layout.NON_FINITE):
-            kind, step, at, value, names, count, local, detail, *frames = payload.split(layout.SEPARATOR)
-            found.append(
-                NonFinite(
-                    kind=kind,
-                    step=int(step),
-                    at=int(at) / 1e9,
-                    value=value,
-                    tensors=tuple(filter(None, names.split(", "))),
-                    count=int(count),
-                    local=local == "1",
-                    detail=mask_text(detail),
-                    site=_site_frames(frames),
-                )
-            )
-        return tuple(found)
+        return tuple(self._readable((layout.NON_FINITE,), _non_finite))
 
     def errors(self) -> tuple[str, ...]:
-        return tuple(self._of(layout.ERROR))
+        """What failed inside the probe; and that entries read so far make no sense, as after a wild write."""
+        damaged = f"{len(self._damaged)} entries of this rank's page are damaged: something wrote into its memory"
+        return (*self._of(layout.ERROR), *((damaged,) if self._damaged else ()))
+
+    def _readable(self, kinds: tuple[bytes, ...], read: Callable[[bytes, str], T]) -> list[T]:
+        """Damaged ones are left out, and counted: what else the page tells is worth more than none of it."""
+        found = []
+        for number, (kind, payload) in enumerate(self._entries):
+            if kind not in kinds:
+                continue
+            try:
+                found.append(read(kind, payload))
+            except (ValueError, OverflowError):
+                self._damaged.add(number)
+        return found
 
     def _of(self, kind: bytes) -> list[str]:
         return [payload for entry, payload in self._entries if entry == kind]
 
 
-def _raised(payload: str, source: str) -> RaisedException:
+def _group(_kind: bytes, payload: str) -> Group:
+    name, description, ranks = (*payload.split(layout.SEPARATOR), "", "")[:3]
+    return Group(name=name, description=description, ranks=tuple(int(rank) for rank in ranks.split(",") if rank))
+
+
+def _non_finite(_kind: bytes, payload: str) -> NonFinite:
+    kind, step, at, value, names, count, local, detail, *frames = payload.split(layout.SEPARATOR)
+    return NonFinite(
+        kind=kind,
+        step=int(step),
+        at=int(at) / 1e9,
+        value=value,
+        tensors=tuple(filter(None, names.split(", "))),
+        count=int(count),
+        local=local == "1",
+        detail=mask_text(detail),
+        site=_site_frames(frames),
+    )
+
+
+def _raised(entry: bytes, payload: str) -> RaisedException:
     own, *earlier = payload.split(layout.EARLIER)
     kind, message, at, thread, *frames = own.split(layout.SEPARATOR)
     return RaisedException(
@@ -107,7 +124,7 @@ def _raised(payload: str, source: str) -> RaisedException:
         message=mask_text(message),
         at=int(at) / 1e9,
         frames=frames_of(frames),
-        source=source,
+        source=_SOURCES[entry],
         thread=thread,
         chain=tuple(map(_earlier, earlier)),
     )

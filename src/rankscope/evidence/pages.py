@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rankscope.errors import EvidenceError
 from rankscope.evidence.exchanges import exchanges_of
+from rankscope.evidence.flight import MOST_RANKS
 from rankscope.evidence.model import (
     Call,
     Checksum,
@@ -92,16 +93,17 @@ def read_page(path: Path, *, newest_calls: int = layout.RING_SLOTS) -> PageConte
     changed, steps, batches, total = layout.COUNTERS.unpack_from(data, layout.COUNTERS_OFFSET)
     since, stage = layout.STAGE.unpack_from(data, layout.STAGE_OFFSET)
     flags, exit_site, exit_note, _ = layout.FLAGS.unpack_from(data, layout.FLAGS_OFFSET)
+    groups, non_finite, exceptions = heap.groups(), heap.non_finite(), heap.exceptions()
     progress = Progress(
         stage=heap.text(stage),
         stage_since=since / 1e9,
         steps=steps,
         batches=batches,
         changed_at=changed / 1e9,
-        declared_world=max(world, 0),
+        declared_world=world if 0 <= world < MOST_RANKS else 0,
         calls_total=total,
         calls=_read_calls(data, total, heap, newest_calls),
-        groups=heap.groups(),
+        groups=groups,
         loader=_read_loader(data, heap),
         earlier_loaders=_read_earlier_loaders(data, heap),
         exit_site=heap.site(exit_site),
@@ -109,7 +111,7 @@ def read_page(path: Path, *, newest_calls: int = layout.RING_SLOTS) -> PageConte
         program=heap.program(),
         finalizing=bool(flags & layout.FINALIZING),
         probe_errors=heap.errors(),
-        non_finite=heap.non_finite(),
+        non_finite=non_finite,
         bad_losses=layout.NUMERICS.unpack_from(data, layout.NUMERICS_OFFSET)[1],
         phases=_read_phases(data),
         checksums=_read_checksums(data, heap),
@@ -120,7 +122,7 @@ def read_page(path: Path, *, newest_calls: int = layout.RING_SLOTS) -> PageConte
         rank=rank,
         started_at=started / 1e9,
         progress=progress,
-        exceptions=heap.exceptions(),
+        exceptions=exceptions,
         stacks_on_signal=bool(flags & layout.STACKS_ON_SIGNAL),
         recorder_served=bool(flags & layout.RECORDER_SERVED),
     )

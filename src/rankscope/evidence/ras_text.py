@@ -9,6 +9,7 @@ from typing import Any
 
 from rankscope.errors import EvidenceError
 from rankscope.evidence.communicators import CommMember, Communicator, LostProcess, RasLook
+from rankscope.evidence.flight import MOST_RANKS
 
 _GPU = r"GPU (?P<cuda>\d+)(?: \(NVML (?P<nvml>\d+)\))?"
 _PROCESS = rf"(?: -- (?:{_GPU} managed by process (?P<pid>\d+) on node (?P<host>\S+)|.*))?"
@@ -31,6 +32,8 @@ _MISSING_LIST = re.compile(r"\s*The missing ranks?: ([\d, ]+)")
 _LOST = re.compile(r"\s*Process (\d+) on node (\S+) managing GPUs? ")
 _STATES = {"NOCOMM": "left", "UNKNOWN": "left", "INIT": "init", "RUNNING": "running", "FINALIZE": "finalize"}
 _STATES["ABORT"] = "abort"
+_MOST_MEMBERS = 1 << 20
+"""Of all communicators of one size together."""
 _SUCCESS, _IN_PROGRESS = 0, 7
 _ERRORS = {
     1: "unhandled CUDA error",
@@ -53,7 +56,7 @@ def _parse_json(text: str, at: float) -> RasLook:
         told = json.loads(text)
         communicators = tuple(_json_communicator(each) for each in told["communicators"])
         version = str(told.get("nccl_version", ""))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise EvidenceError(
             f"NCCL's RAS gave an answer that cannot be read: {type(error).__name__}: {error}"
         ) from error
@@ -153,8 +156,11 @@ def _parse_text(text: str, at: float) -> RasLook:
     if version is None:
         raise EvidenceError(f"NCCL's RAS gave an answer that cannot be read: {text[:80]!r}")
     reader = _TextReader()
-    for line in text.splitlines():
-        reader.take(line)
+    try:
+        for line in text.splitlines():
+            reader.take(line)
+    except ValueError as error:  # a number of thousands of digits
+        raise EvidenceError(f"NCCL's RAS gave an answer that cannot be read: {error}") from error
     return RasLook(at, version[1], False, reader.communicators(), tuple(reader.lost), reader.processes)
 
 
@@ -193,6 +199,8 @@ class _TextReader:
             self.processes = int(match[1])
 
     def _take_group(self, number: int, communicators: int, size: int) -> None:
+        if size > MOST_RANKS or communicators * size > _MOST_MEMBERS:
+            raise EvidenceError(f"NCCL's RAS tells of {communicators} communicators of {size} ranks: no job has them")
         self._sizes[number] = size
         for place in range(communicators):
             self._drafts[number, place] = _Draft(f"#{number}-{place}", size)

@@ -26,7 +26,7 @@ _THREAD_HEAD = re.compile(
     r" \(most recent call first\):"
 )
 _SINGLE_HEAD = "Stack (most recent call first):"
-_DUMP_FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)$')
+_DUMP_FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d{1,9}|\?\?\?) in (?P<function>.*)$')
 _FATAL = "Fatal Python error:"
 
 
@@ -62,7 +62,7 @@ def parse_py_spy(data: bytes, pid: int, working_directory: str | None) -> tuple[
     """The threads in py-spy's JSON. Raises ValueError when it is not such."""
     try:
         return tuple(_thread(entry, pid, working_directory) for entry in msgspec.json.decode(data))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f"py-spy's answer cannot be read: {error!r}") from error
 
 

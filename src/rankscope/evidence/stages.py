@@ -119,7 +119,7 @@ class StageReader:
         for index in wanted:
             at = index % layout.STAGE_SLOTS * size
             records[index] = ring[at : at + size] if ring else os.pread(fd, size, layout.STAGE_RING_OFFSET + at)
-        used = layout.IDENTITY.unpack(os.pread(fd, layout.IDENTITY.size, 0))[4]
+        used = min(layout.IDENTITY.unpack(os.pread(fd, layout.IDENTITY.size, 0))[4], layout.HEAP_BYTES)
         if used > self._heap.bytes_read:
             self._heap.extend(os.pread(fd, used - self._heap.bytes_read, layout.HEAP_OFFSET + self._heap.bytes_read))
         new, ended = [], []

@@ -64,7 +64,7 @@ def load_evidence(path: Path) -> Evidence:
         return _sane(msgspec.json.decode(data, type=Evidence), file)
     except msgspec.ValidationError as error:
         raise EvidenceError(f"{file} is not evidence of rankscope: {error}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise EvidenceError(f"{file} is damaged or cut off: {error}") from error
 
 
@@ -73,6 +73,7 @@ def _sane(evidence: Evidence, file: Path) -> Evidence:
     ranks = [evidence.world_size - 1, *(seen.rank for seen in evidence.ranks)]
     for seen in evidence.ranks:
         groups = (*seen.groups, *(seen.progress.groups if seen.progress is not None else ()))
+        ranks.append(seen.progress.declared_world - 1 if seen.progress is not None else -1)
         ranks += (rank for group in groups for rank in group.ranks[:1] + group.ranks[-1:])
         if any(len(group.ranks) > MOST_RANKS for group in groups):
             raise EvidenceError(f"{file} names a group of more than {MOST_RANKS} ranks: no job has so many")

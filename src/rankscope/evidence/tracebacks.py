@@ -18,7 +18,7 @@ _HEAD = re.compile(
     r"^(?P<prefix>.*?)(?P<kind>Exception Group |Original |Remote )?Traceback \(most recent call last\):\s*$"
 )
 _INDENT = re.compile(r'^(\s*)  File "')
-_FILE = re.compile(r'^\s+File "(?P<file>.+?)", line (?P<line>\d+)(?:, in (?P<function>.+))?$')
+_FILE = re.compile(r'^\s+File "(?P<file>.+?)", line (?P<line>\d{1,9})(?:, in (?P<function>.+))?$')
 # Names without a module begin with a capital: a stray word of another line is no exception.
 _RAISED = re.compile(r"^(?P<type>[A-Z_]\w+|[A-Za-z_]\w*(?:\.\w+)+)(?P<colon>:(?: (?P<message>.*)|\s*))?$")
 _SYNTAX_ERROR = re.compile(r"^(?:SyntaxError|IndentationError|TabError)(?:: (?P<message>.*))?$")

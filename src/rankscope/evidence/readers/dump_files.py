@@ -6,7 +6,6 @@ import contextlib
 import gc
 import multiprocessing
 import os
-import resource
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -16,7 +15,7 @@ from functools import partial
 
 from rankscope.errors import EvidenceError
 from rankscope.evidence.readers.columns import Columns, Kind, KindTable
-from rankscope.evidence.readers.in_child import limit_processor_time, within
+from rankscope.evidence.readers.in_child import bounded_memory, limit_processor_time, within
 from rankscope.evidence.readers.record import read_json, read_pickle
 from rankscope.evidence.regular import read_regular
 
@@ -28,9 +27,6 @@ _FILES_A_TASK = 4
 _LEAST_TIME_S = 10.0
 _BYTES_A_SECOND = 1 << 20
 """A tenth of what a slow machine reads."""
-_EXTRA_MEMORY = 4 << 30
-"""A few bytes of a hostile pickle can ask for any amount; a real dump of a gigabyte needs less than this."""
-
 _Answer = tuple[list[Kind], list[Columns | str]]
 
 
@@ -74,7 +70,7 @@ def read_dump_bytes(data: bytes) -> tuple[KindTable, Columns]:
 def _read_bytes(data: bytes) -> tuple[KindTable, Columns] | str:
     table = KindTable()
     try:
-        with _bounded_memory(), _no_collection():
+        with bounded_memory(len(data)), _no_collection():
             return table, _parse(data, table)
     except EvidenceError as error:
         return str(error)
@@ -153,7 +149,8 @@ def _size(path: str) -> int:
 def _read_some(paths: Iterable[str], newest: int | None) -> _Answer:
     table = KindTable()
     answers: list[Columns | str] = []
-    with _bounded_memory(), _no_collection():
+    paths = tuple(paths)
+    with bounded_memory(sum(map(_size, paths))), _no_collection():
         for path in paths:
             try:
                 answers.append(_parse(_read(path), table, newest))
@@ -174,24 +171,6 @@ def _read(path: str) -> bytes:
 
 def _parse(data: bytes, table: KindTable, newest: int | None = None) -> Columns:
     return read_pickle(data, table, newest) if data[:1] == b"\x80" else read_json(data, table)
-
-
-@contextlib.contextmanager
-def _bounded_memory() -> Iterator[None]:
-    before, most = resource.getrlimit(resource.RLIMIT_AS)
-    limit = _address_space() + _EXTRA_MEMORY
-    if before != resource.RLIM_INFINITY:
-        limit = min(limit, before)
-    resource.setrlimit(resource.RLIMIT_AS, (limit, most))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, (before, most))
-
-
-def _address_space() -> int:
-    with open("/proc/self/statm", "rb") as file:
-        return int(file.read().split()[0]) * resource.getpagesize()
 
 
 @contextlib.contextmanager

@@ -122,7 +122,7 @@ def _rank(name: str, read: Columns, kinds: Sequence[Kind]) -> int | str:
     return named
 
 
-_MESSAGE = re.compile(r"^(?:send (\d+)->\d+|recv (\d+)<-\d+)$")
+_MESSAGE = re.compile(r"^(?:send (\d{1,6})->\d+|recv (\d{1,6})<-\d+)$")
 
 
 def _own_rank(read: Columns, kinds: Sequence[Kind]) -> int | None:

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import pickle
 import resource
 import select
 import signal
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from typing import TypeVar
 
 T = TypeVar("T")
+_ONE_LIMIT = threading.RLock()
 _START_S = 5.0
 """What a new interpreter may take to start."""
+_LEAST_MEMORY = 384 << 20
+_MOST_MEMORY = 4 << 30
+_PER_BYTE = 32
+"""A real dump needs about a fifth of it."""
 
 
 def within(seconds: float, function: Callable[[], T]) -> T:
@@ -66,6 +73,33 @@ def limit_processor_time(seconds: float) -> None:
     limit = int(used.ru_utime + used.ru_stime + seconds) + 1
     _, most = resource.getrlimit(resource.RLIMIT_CPU)
     resource.setrlimit(resource.RLIMIT_CPU, (limit if most == resource.RLIM_INFINITY else min(limit, most), most))
+
+
+@contextlib.contextmanager
+def bounded_memory(size: int) -> Iterator[None]:
+    """Of a reader of so many bytes: more than objects made of them can need is a MemoryError.
+
+    A few bytes of a hostile pickle can ask for any amount. The limit is of the whole process: one at a time.
+    """
+    with _ONE_LIMIT:
+        yield from _limited(size)
+
+
+def _limited(size: int) -> Iterator[None]:
+    before, most = resource.getrlimit(resource.RLIMIT_AS)
+    limit = _address_space() + min(_MOST_MEMORY, _LEAST_MEMORY + _PER_BYTE * size)
+    if before != resource.RLIM_INFINITY:
+        limit = min(limit, before)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, most))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (before, most))
+
+
+def _address_space() -> int:
+    with open("/proc/self/statm", "rb") as file:
+        return int(file.read().split()[0]) * resource.getpagesize()
 
 
 def _work(send: int, function: Callable[[], T]) -> None:

@@ -9,18 +9,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 _SUMMARY = re.compile(
-    r"time\s+: (?P<time>\S+)\s+host\s+: (?P<host>\S+)\s+rank\s+: (?P<rank>\d+) \(local_rank: \d+\)\s+"
-    r"exitcode\s+: (?P<code>-?\d+)\s+\(pid: (?P<pid>\d+)\)"
+    r"time\s+: (?P<time>\S+)\s+host\s+: (?P<host>\S+)\s+rank\s+: (?P<rank>\d{1,6}) \(local_rank: \d+\)\s+"
+    r"exitcode\s+: (?P<code>-?\d{1,10})\s+\(pid: (?P<pid>\d{1,10})\)"
 )
 """torchrun's table of failures."""
 _SRUN = re.compile(
-    r"error: (?P<host>\S+): tasks? (?P<ranks>[\d,-]+): (?:Exited with exit code (?P<code>\d+)|(?P<words>.+))$"
+    r"error: (?P<host>\S+): tasks? (?P<ranks>[\d,-]+): (?:Exited with exit code (?P<code>\d{1,10})|(?P<words>.+))$"
 )
 _MPIRUN = re.compile(
-    r"process rank (?P<rank>\d+) with PID (?P<pid>\d+) on node (?P<host>\S+) exited on signal (?P<signal>\d+)"
+    r"process rank (?P<rank>\d{1,6}) with PID (?P<pid>\d{1,10}) on node (?P<host>\S+) "
+    r"exited on signal (?P<signal>\d{1,3})"
 )
-_SPAWNED = re.compile(r"process (?P<rank>\d+) terminated with (?:exit code (?P<code>\d+)|signal (?P<signal>SIG\w+))")
-_STOPPED = re.compile(r"Sending process (?P<pid>\d+) closing signal")
+_SPAWNED = re.compile(
+    r"process (?P<rank>\d{1,6}) terminated with (?:exit code (?P<code>\d{1,10})|signal (?P<signal>SIG\w+))"
+)
+_STOPPED = re.compile(r"Sending process (?P<pid>\d{1,10}) closing signal")
 _WORLD = re.compile(r"\bworld[_ ]size ?[=:] ?(\d{1,6})\b|MEMBER: \d+/(\d{1,6})\b", re.IGNORECASE)
 _SIGNALS = {
     "killed": 9,

@@ -14,9 +14,9 @@ from rankscope.evidence.model import Frame, StackSample, Thread
 from rankscope.evidence.stacks import parse_py_spy
 from rankscope.whose_code import is_user_file
 
-PROCESS = re.compile(r"^Process (?P<pid>\d+): (?P<command>.*)$", re.MULTILINE)
+PROCESS = re.compile(r"^Process (?P<pid>\d{1,10}): (?P<command>.*)$", re.MULTILINE)
 _THREAD = re.compile(r'^Thread (?:0x)?(?P<tid>[0-9A-Fa-f]+) \((?P<state>[^)]*)\)(?:: "(?P<name>.*)")?\s*$')
-_FRAME = re.compile(r"^    (?P<function>\S.*?) \((?P<file>.*?)(?::(?P<line>\d+))?\)\s*$")
+_FRAME = re.compile(r"^    (?P<function>\S.*?) \((?P<file>.*?)(?::(?P<line>\d{1,9}))?\)\s*$")
 _RANK_ARGUMENT = re.compile(r"--(?:node_|local_|local-|global_)?rank[= ](\d{1,6})\b")
 _VERSION = re.compile(r"^Python v(\d+\.\d+)", re.MULTILINE)
 _NATIVE = re.compile(r"\.so(?:\.[\d.]+)?$|^\[")

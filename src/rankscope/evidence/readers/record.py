@@ -26,6 +26,7 @@ from rankscope.evidence.flight import (
     statuses,
 )
 from rankscope.evidence.readers.columns import RETIRED, STATES, Columns, Kind, KindTable
+from rankscope.evidence.readers.in_child import bounded_memory
 from rankscope.evidence.readers.middle import WithoutMiddle, without_middle
 
 _MOST_ENTRIES = 2_000_000
@@ -61,7 +62,8 @@ def _without_middle(short: WithoutMiddle, table: KindTable, newest: int) -> Colu
 
 def _unpickled(data: bytes) -> object:
     try:
-        return PlainUnpickler(InMemory(data)).load()
+        with bounded_memory(len(data)):
+            return PlainUnpickler(InMemory(data)).load()
     except EvidenceError:
         raise
     except MemoryError as error:

@@ -144,7 +144,7 @@ def _verdict(path: Path, plan: Plan) -> RunVerdict | None:
         return msgspec.json.decode(read_regular(path, _LARGEST_VERDICT), type=RunVerdict)
     except FileNotFoundError:
         return None  # the run was killed, or goes on
-    except (OSError, EvidenceError, msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (OSError, EvidenceError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         plan.refused.append(Refused(str(path), f"is damaged or cut off: {error}"))
         return None
 

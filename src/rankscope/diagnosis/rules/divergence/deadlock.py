@@ -106,12 +106,13 @@ def _left_its_order(state: State) -> int | None:
 def _contradicted(graph: WaitGraph, knot: frozenset[int]) -> str | None:
     """The group of a call that a rank waits in, and another has made otherwise at the same place: there they parted,
     wherever the other one has gone since."""
+    timelines = {rank: graph.states[rank].timeline for rank in sorted(knot)}
+    recorded = {rank: timeline for rank, timeline in timelines.items() if timeline is not None and timeline.recorded}
     for rank in sorted(knot):
         wait = graph.states[rank].wait
         if wait is None or wait.event is None or not wait.seq:
             continue
-        made = (graph.states[other].timeline for other in sorted(knot - {rank}))
-        events = (timeline.at(wait.group, wait.seq) for timeline in made if timeline is not None and timeline.recorded)
+        events = (made.at(wait.group, wait.seq) for other, made in recorded.items() if other != rank)
         if any(event is not None and event.contradicts(wait.event) for event in events):
             return wait.group
     return None

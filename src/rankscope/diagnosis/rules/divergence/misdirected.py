@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import permutations
 
 from rankscope.diagnosis import views
 from rankscope.diagnosis.advice import Advice
@@ -34,7 +33,13 @@ def explain_misdirected(graph: WaitGraph, knot: frozenset[int]) -> Finding | Non
 
 def _other_peer(graph: WaitGraph, knot: frozenset[int]) -> Finding | None:
     """A rank waits for a message with one peer, while the peer that it always had there waits for it."""
-    for rank, usual in permutations(sorted(knot), 2):
+    waiting_for: dict[int, list[int]] = {}
+    for usual in sorted(knot):
+        wait = graph.states[usual].wait
+        if wait is not None and wait.peer != usual:
+            waiting_for.setdefault(wait.peer, []).append(usual)
+    pairs = ((rank, usual) for rank in sorted(knot) for usual in waiting_for.get(rank, ()))
+    for rank, usual in pairs:
         state, partner = graph.states[rank], graph.states[usual]
         if not _pair(partner, state) or state.wait is None or state.wait.peer == usual:
             continue
@@ -57,9 +62,12 @@ def _other_peer(graph: WaitGraph, knot: frozenset[int]) -> Finding | None:
 
 def _other_tag(graph: WaitGraph, knot: frozenset[int]) -> Finding | None:
     """One sends to the other, who receives from it, and still both wait: these are two different messages."""
-    for one, other in permutations(sorted(knot), 2):
-        sender, receiver = graph.states[one], graph.states[other]
-        if not _pair(sender, receiver) or sender.wait is None or receiver.wait is None:
+    for one in sorted(knot):
+        sender = graph.states[one]
+        if sender.wait is None or sender.wait.peer == one or sender.wait.peer not in knot:
+            continue
+        receiver = graph.states[sender.wait.peer]
+        if not _pair(sender, receiver) or receiver.wait is None:
             continue
         if sender.wait.op not in _SENDS or receiver.wait.peer != one:
             continue

@@ -1,0 +1,48 @@
+"""Rounds of chaos as rows, and many of them as the table of docs/reliability.md."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+from chaos_round import Round
+
+
+def as_row(done: Round) -> str:
+    codes, outcomes = ", ".join(map(str, done.codes)), ", ".join(done.outcomes)
+    when, faults = f"{done.phase} + {done.after_s:4.2f}s", "; ".join(done.faults) or "none"
+    return (
+        f"| {done.number:>5} | {done.nodes} | {done.victim:<13} | {done.blow:<17} | {when} | {codes:>4} "
+        f"| {outcomes:<12} | {done.seconds:5.1f}s | {faults} |"
+    )
+
+
+def table(folders: Iterable[Path]) -> str:
+    """One row for each victim: rounds on one node and on two, blows that hit, and each kind of fault."""
+    rounds = []
+    for folder in folders:
+        for file in sorted(folder.glob("rounds-*.jsonl")):
+            told = [json.loads(line) for line in file.read_text().splitlines()]
+            rounds += [Round(**{name: value for name, value in each.items() if name != "seed"}) for each in told]
+    lines = [
+        "| struck | rounds | of them on two nodes | blow came too early or too late | rounds with a fault |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    lines += [_line(victim, [r for r in rounds if r.victim == victim]) for victim in sorted({r.victim for r in rounds})]
+    lines.append(_line("**all**", rounds))
+    blows = Counter(done.blow for done in rounds if done.hit)
+    faults = Counter(fault.split(":")[0] for done in rounds for fault in done.faults)
+    ends = sorted(done.ended_after_s for done in rounds if done.ended_after_s is not None)
+    lines += ["", "Blows: " + ", ".join(f"{blow} {count}" for blow, count in sorted(blows.items())) + "."]
+    if ends:
+        median, most = ends[len(ends) // 2], ends[-1]
+        lines.append(f"The command ended {median:.1f} s after its last rank (median), {most:.1f} s at most.")
+    lines.append("Faults: " + (", ".join(f"{what} {count}" for what, count in faults.most_common()) or "none") + ".")
+    return "\n".join(lines)
+
+
+def _line(name: str, rounds: list[Round]) -> str:
+    two, missed = sum(done.nodes == 2 for done in rounds), sum(not done.hit for done in rounds)
+    return f"| {name} | {len(rounds)} | {two} | {missed} | {sum(bool(done.faults) for done in rounds)} |"
