@@ -292,7 +292,7 @@ def a_word(data: bytes, _folder: Path) -> None:
 
 
 def as_ruling(verdict: Any) -> bytes:
-    return words.encode(words.Ruling(1, json.dumps(verdict).encode(), True, "hang"))  # type: ignore[arg-type]
+    return words.encode(words.Ruling(1, json.dumps(verdict).encode(), True, "hang"))
 
 
 def of_words(chance: random.Random) -> bytes:

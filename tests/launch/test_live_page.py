@@ -34,7 +34,9 @@ def browser(tmp_path: Path) -> Iterator[Browser]:
 
 def address(job: Started) -> str:
     job.shows("rankscope: page: ")
-    return re.findall(r"rankscope: page: (http://127\.0\.0\.1:\d+/[\w-]{20,}/)$", job.err.decode(), re.MULTILINE)[0]
+    return str(
+        re.findall(r"rankscope: page: (http://127\.0\.0\.1:\d+/[\w-]{20,}/)$", job.err.decode(), re.MULTILINE)[0]
+    )
 
 
 def get(url: str) -> str:

@@ -17,7 +17,7 @@ from conftest import Rankscope, Started
 pytestmark = pytest.mark.slow
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
 
-OURS = re.compile(r"RANKSCOPE_\w+|TORCH_FR_BUFFER_SIZE|TORCH_NCCL_ENABLE_TIMING|PYTHONPATH")
+OURS = re.compile(r"RANKSCOPE_\w+|TORCH_FR_BUFFER_SIZE|PYTHONPATH")
 """What ranks are given by us and not by torchrun."""
 FOR_EACH_START = re.compile(r"TORCHELASTIC_ERROR_FILE|TORCHELASTIC_RUN_ID|MASTER_PORT|RANKSCOPE_TEST_MARK|SEEN|_")
 """Differs between two starts of torchrun as well."""
