@@ -145,6 +145,28 @@ def test_without_a_common_key_the_speaking_node_diagnoses_and_both_end(
     print([node.err.decode()[-1500:] for node in nodes])
 
 
+@pytest.mark.slow
+def test_a_node_that_waits_for_the_others_to_end_can_be_stopped(rankscope: Rankscope, machines: list[Host]) -> None:
+    """Its own ranks have ended well; the store in which it waits listens to no signal."""
+    script = rankscope.script(
+        """
+import os, time
+if os.environ["RANK"] == "1":
+    time.sleep(60)
+print("ended", os.environ["RANK"], flush=True)
+"""
+    )
+    nodes = start(rankscope, machines, [1, 1], script)
+    nodes[0].shows("ended 0")
+    time.sleep(3)
+    begun = time.monotonic()
+    nodes[0].process.send_signal(signal.SIGTERM)
+    assert nodes[0].wait(30.0).code == 143
+    assert time.monotonic() - begun < 8
+    nodes[1].process.send_signal(signal.SIGTERM)
+    nodes[1].wait(30.0)
+
+
 def pids_on(host: Host) -> list[int]:
     told = subprocess.run(["ip", "netns", "pids", host.namespace], capture_output=True, text=True, check=True)
     return [int(pid) for pid in told.stdout.split()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 from typing import Any, Literal
@@ -27,6 +28,7 @@ _GRACE_AFTER_CTRL_C_S = 5
 _GRACE_OF_THE_STUCK_S = 5
 _WATCH_S = 0.4
 """Between two looks at ranks of which none has ended, beside elastic's own interval."""
+_EXIT_BARRIER_S = 0.2
 
 
 class ScopeAgent(LocalElasticAgent):
@@ -164,6 +166,18 @@ class ScopeAgent(LocalElasticAgent):
             self._remaining_restarts = 0
         self._asked = None
         return RunResult(state=WorkerState.UNHEALTHY)
+
+
+    def _exit_barrier(self) -> None:
+        """Elastic waits here for up to five minutes until the other nodes are done, inside a call of the store that no
+        signal interrupts. This thread stays free to take one."""
+        if (self._worker_group.group_world_size or 1) < 2:
+            super()._exit_barrier()
+            return
+        waiting = threading.Thread(target=super()._exit_barrier, name="rankscope-exit-barrier", daemon=True)
+        waiting.start()
+        while waiting.is_alive():
+            waiting.join(_EXIT_BARRIER_S)
 
 
 def _handled() -> list[signal.Signals]:

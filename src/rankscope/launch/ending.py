@@ -294,7 +294,8 @@ def _signalled(state: State, event: on.Signalled) -> Step:
         return state, ()
     state = replace(
         state,
-        cut_by=None if all_well(event.ends) else event.number,
+        # Of a job on several machines nobody knows here how the others end.
+        cut_by=None if all_well(event.ends) and not state.several_nodes else event.number,
         failed_first=any(end.failed and end.code != -event.number for end in event.ends),
     )
     tell = on.Tell(live.LastLook(event.number))
