@@ -131,6 +131,9 @@ RUNNING: dict[str, Way] = {
     "rankscope launch vast --config my.yaml --num-gpus 2 --dry-run": Way(shows="my.yaml"),
     "rankscope check storage limits": Way(shows="storage"),
     "rankscope check imports --script train.py": Way(shows="imports"),
+    "rankscope check single --repeat 60": Way(
+        shows="the same bits", instead="rankscope check single --repeat 2", because="takes a minute"
+    ),
     "rankscope check": Way(
         shows="limits", instead="rankscope check limits", because="all steps take a minute; each has its own tests"
     ),

@@ -14,7 +14,7 @@ from typing import NoReturn
 
 import msgspec
 
-from rankscope.checks.model import CheckReport, Findings, Flaw, StepResult, result
+from rankscope.checks.model import CheckReport, Findings, Flaw, StepResult, joined, result
 from rankscope.checks.say import ended, summary
 from rankscope.errors import UsageError
 from rankscope.spelling import mended
@@ -56,6 +56,8 @@ class Choice:
     import_bytes: int | None
     limit_s: float
     json: bool
+    repeat_s: float | None = None
+    """`single`: one step again and again for so long, on every device."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -95,6 +97,15 @@ def parse(arguments: list[str]) -> Choice:
     parser.add_argument(
         "--import-memory", type=_bytes, metavar="SIZE", help="imports: limit for each module, as 4G (default: half)"
     )
+    parser.add_argument(
+        "--repeat",
+        type=_seconds,
+        nargs="?",
+        const=30.0,
+        metavar="SECONDS",
+        help="single: also one and the same step again and again on every device, compared bit by bit: tells a device "
+        "that computes wrongly now and then (default: 30)",
+    )
     parser.add_argument("--limit", type=float, default=30.0, help="seconds in which ranks must find each other")
     found = parser.parse_args(arguments)
     unknown = [step for step in found.steps if step not in STEPS]
@@ -102,6 +113,8 @@ def parse(arguments: list[str]) -> Choice:
         raise UsageError(f"no step '{unknown[0]}'; the steps are {', '.join(STEPS)}")
     if found.ranks is not None and found.ranks < 1:
         raise UsageError(f"--ranks {found.ranks}: a check needs at least 1 rank")
+    if found.repeat is not None and "single" not in found.steps:
+        raise UsageError("--repeat belongs to the step 'single': rankscope check single --repeat 60")
     if found.script is not None and not found.script.is_file():
         raise UsageError(f"the script '{found.script}' does not exist (current folder: {os.getcwd()})")
     wanted = set(found.steps) or set(STEPS)
@@ -116,6 +129,7 @@ def parse(arguments: list[str]) -> Choice:
         import_bytes=found.import_memory,
         limit_s=found.limit,
         json=found.json,
+        repeat_s=found.repeat,
     )
 
 
@@ -176,9 +190,10 @@ def _run(step: str, chosen: Choice, environment: Mapping[str, str], left_s: floa
     if step == "imports":
         return _imports(chosen, imports_s)
     if step == "single":
-        from rankscope.checks import single
+        from rankscope.checks import repeat, single
 
-        return single.check_single(min(single.LIMIT_S, left_s))
+        found = single.check_single(min(single.LIMIT_S, left_s))
+        return found if chosen.repeat_s is None else joined((found, repeat.check_repeat(chosen.repeat_s)))
     return _together(step, chosen, environment, left_s)
 
 
@@ -233,3 +248,13 @@ def _bytes(text: str) -> int:
         return int(float(number) * unit)
     except ValueError:
         raise argparse.ArgumentTypeError(f"'{text}' is no size: write 4G or 500M") from None
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= 86400:
+        raise argparse.ArgumentTypeError(f"'{text}' is no time: write seconds, up to a day, as 60")
+    return seconds

@@ -325,7 +325,7 @@ _ROWS = (
         meaning="replicas that must agree no longer do, and no earlier cause was seen",
         special=2,
         retry="no",
-        fix=("skip-steps-together", "load-everywhere", "look-for-other-writers"),
+        fix=("skip-steps-together", "load-everywhere", "look-for-other-writers", "repeat-on-each-device"),
     ),
     Cause(
         id="stalled",

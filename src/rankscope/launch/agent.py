@@ -167,7 +167,6 @@ class ScopeAgent(LocalElasticAgent):
         self._asked = None
         return RunResult(state=WorkerState.UNHEALTHY)
 
-
     def _exit_barrier(self) -> None:
         """Elastic waits here for up to five minutes until the other nodes are done, inside a call of the store that no
         signal interrupts. This thread stays free to take one."""

@@ -57,6 +57,8 @@ ADVICE.update(
         "is made",
         "look-for-other-writers": "look for parameters that are changed outside of the optimizer, and for random "
         "numbers that differ between ranks",
+        "repeat-on-each-device": "code or hardware? `rankscope check single --repeat 60` on that host makes one "
+        "step again and again on every device: other bits for the same step are the device's fault",
         "more-loader-workers": "give this rank's loader more workers (num_workers, prefetch_factor); look at the disk "
         "that it reads from",
         "spread-long-samples": "spread long samples evenly among the ranks: sort by length, or batch by tokens",
