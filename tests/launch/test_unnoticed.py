@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -150,3 +151,51 @@ def test_nothing_is_left_in_shared_memory(rankscope: Rankscope) -> None:
     folder, filled = ended.log(0, "stdout").decode().split()
     assert filled == "True"
     assert wait_until(lambda: not os.path.exists(folder), 2.0)
+
+
+EXITS = {
+    "falls off its end": "print('ended', end='')",
+    "exits with a number": "import sys\nprint('half a line', end='')\nsys.exit(3)",
+    "exits with words": "import sys\nsys.exit('no data')",
+    "leaves at once": "import os\nprint('never flushed', end='')\nos._exit(5)",
+    "ends by a signal": "import os, signal\nprint('last', flush=True)\nos.kill(os.getpid(), signal.SIGTERM)",
+    "aborts": "import faulthandler, os\nfaulthandler.enable()\nos.abort()",
+    "fails at its end": "import atexit\natexit.register(lambda: 1 / 0)\nprint('done')",
+    "has a thread that goes on": "import threading, time\nthreading.Thread(target=time.sleep, args=(0.5,)).start()",
+    "has a daemon thread": "import threading as t, time\nt.Thread(target=time.sleep, args=(99,), daemon=True).start()",
+    "forks": "import os\nif os.fork() == 0:\n    print('child')\nelse:\n    print(os.wait()[1])",
+    "has its own hook": "import sys\nsys.excepthook = lambda *all: print('caught', all[1])\nraise ValueError('x')",
+    "raises a group": "raise ExceptionGroup('several', [ValueError('one'), KeyError('two')])",
+    "exits in a chain": "try:\n    1 / 0\nexcept ZeroDivisionError as error:\n    raise SystemExit(4) from error",
+}
+DESCRIPTORS = """
+import os, signal, socket, sys
+kinds = {os.readlink(f"/proc/self/fd/{fd}").split(":")[0] for fd in map(int, os.listdir("/proc/self/fd")) if fd > 2
+         and os.path.exists(f"/proc/self/fd/{fd}")}
+print(sorted(kind for kind in kinds if kind in ("socket", "pipe")))
+with open(os.devnull) as file:
+    print(file.fileno())
+print({str(number): str(signal.getsignal(number)) for number in signal.valid_signals()})
+print(sys.unraisablehook is sys.__unraisablehook__, sys.displayhook)
+print(open(f"/proc/self/task/{os.getpid()}/children").read())
+"""
+
+
+@pytest.mark.parametrize("name", EXITS)
+def test_every_way_to_end_is_as_ever(rankscope: Rankscope, name: str) -> None:
+    with_probe, without = with_and_without_probe(rankscope, rankscope.script(EXITS[name] + "\n"))
+    assert with_probe.code == without.code
+    for stream in ("stdout", "stderr"):
+        assert same_anywhere(with_probe.log(0, stream)) == same_anywhere(without.log(0, stream))
+
+
+def same_anywhere(output: bytes) -> str:
+    """Addresses differ from start to start; faulthandler lists compiled modules, of which the probe has one."""
+    text = re.sub(r"0x[0-9a-f]+", "0x", output.decode())
+    return re.sub(r"\n\nExtension modules: rankscope\.probe\._quick \(total: 1\)", "", text)
+
+
+def test_descriptors_handlers_hooks_and_children_are_as_ever(rankscope: Rankscope) -> None:
+    with_probe, without = with_and_without_probe(rankscope, rankscope.script(DESCRIPTORS))
+    assert with_probe.log(0, "stdout").decode() == without.log(0, "stdout").decode()
+    assert (with_probe.code, without.code) == (0, 0)
