@@ -10,7 +10,7 @@ usage: run_tests.sh [--fast | --all] [PYTEST ARGUMENT ...]
 Sets up .venv if needed, checks lint, format and types (scripts/check.sh), then runs the tests.
 
   --fast       leave out the tests that start whole jobs (marked slow)
-  --all        run every program of the zoo, not only the healthy ones and one of each cause; the evidence that was
+  --all        run every program of the zoo, and every fault under every launcher, not a selection; the evidence that was
                recorded of all of them is diagnosed either way
   -h, --help   show this text
 
