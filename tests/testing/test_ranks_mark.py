@@ -148,6 +148,12 @@ def test_busy():
     result.stdout.fnmatch_lines(["*not over after 12 s*"])
 
 
+def test_a_test_without_a_group_is_told_how_to_get_one(run: Run) -> None:
+    result = run("@pytest.mark.ranks(1)\ndef test_alone():\n    dist.barrier()\n")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*backend='gloo'*"])
+
+
 def test_mistakes_in_the_mark_are_told(run: Run) -> None:
     result = run("@pytest.mark.ranks(0)\ndef test_none():\n    pass\n")
     result.assert_outcomes(failed=1)

@@ -5,12 +5,19 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 
 import pytest
 
 from rankscope.testing import job, merged
 from rankscope.testing.mark import read_mark
 from rankscope.testing.rank import SPEC_VARIABLE
+
+_NO_GROUP = "Default process group has not been initialized"
+_HINT = (
+    "a process group is ready before the body runs with @pytest.mark.ranks(2, backend='gloo'), or 'nccl'; "
+    "without it the test makes its own"
+)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -40,7 +47,11 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 def _reports(item: pytest.Item, mark: pytest.Mark) -> list[pytest.TestReport]:
     began = time.monotonic()
     try:
-        result = job.run(item, read_mark(mark))
+        wanted = read_mark(mark)
+        result = job.run(item, wanted)
     except ValueError as error:
         result = merged.Result("failed", str(error))
+    else:
+        if wanted.backend is None and result.outcome == "failed" and _NO_GROUP in result.text:
+            result = replace(result, text=f"{result.text}\n\n{_HINT}")
     return merged.reports(item, result, time.monotonic() - began)
