@@ -40,36 +40,27 @@ done
 # Under some schedulers standard input is closed; the next file opened would then take its place.
 { : <&0; } 2>/dev/null || exec </dev/null
 
-# The incident page is looked at in a real browser, the board in a real terminal; where they are missing, those tests are
-# skipped and say so.
+# The incident page is looked at in a real browser, the board in a real terminal, jobs of other launchers under those;
+# where they are missing, those tests are skipped and say so.
 ensure_package() {
-    local package=$1 what_for=$2 name
+    local packages=$1 what_for=$2 name
     shift 2
     for name in "$@"; do
         if command -v "$name" >/dev/null; then return 0; fi
     done
     if ((EUID == 0)) && command -v apt-get >/dev/null; then
-        echo "run_tests.sh: installing the system package $package, for the tests of $what_for" >&2
-        env DEBIAN_FRONTEND=noninteractive PACKAGE="$package" sh -c \
-            'apt-get update && apt-get install --yes --no-install-recommends "$PACKAGE" fonts-dejavu-core' \
-            >".venv/$package.log" 2>&1 </dev/null || echo "run_tests.sh: going on without it; see .venv/$package.log" >&2
+        echo "run_tests.sh: installing $packages, for the tests of $what_for" >&2
+        env DEBIAN_FRONTEND=noninteractive PACKAGES="$packages" sh -c \
+            'apt-get update && apt-get install --yes --no-install-recommends $PACKAGES' \
+            >".venv/$1.log" 2>&1 </dev/null || echo "run_tests.sh: going on without it; see .venv/$1.log" >&2
     fi
-}
-
-# Launchers of other people are tried where they are; without mpirun its tests are skipped and say so.
-ensure_mpi() {
-    if command -v mpirun >/dev/null || ((EUID != 0)) || ! command -v apt-get >/dev/null; then return 0; fi
-    echo "run_tests.sh: installing the system package openmpi-bin, for the tests of rankscope watch" >&2
-    env DEBIAN_FRONTEND=noninteractive sh -c \
-        'apt-get update && apt-get install --yes --no-install-recommends openmpi-bin' \
-        >.venv/openmpi.log 2>&1 </dev/null || echo "run_tests.sh: going on without it; see .venv/openmpi.log" >&2
 }
 
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")"
 bash scripts/setup.sh
-ensure_package chromium "the pages" chromium chromium-browser google-chrome google-chrome-stable
+ensure_package "chromium fonts-dejavu-core" "the pages" chromium chromium-browser google-chrome google-chrome-stable
 ensure_package tmux "the board" tmux
-if [[ ${selection[*]-} != *"not slow"* ]]; then ensure_mpi; fi
+if [[ ${selection[*]-} != *"not slow"* ]]; then ensure_package openmpi-bin "rankscope watch" mpirun; fi
 bash scripts/check.sh
 status=0
 .venv/bin/python -m pytest ${selection[@]+"${selection[@]}"} ${arguments[@]+"${arguments[@]}"} || status=$?

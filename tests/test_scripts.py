@@ -364,7 +364,7 @@ def test_failed_tests_get_a_second_look_in_ci_unless_they_must_be_right_at_once(
 ) -> None:
     copy_with_recorded_commands(tree, "run_tests.sh", "scripts/check.sh")
     (tree.root / "tests").mkdir()
-    for name in ("conftest.py", "searching.py"):
+    for name in ("conftest.py", "in_tmux.py", "searching.py"):
         shutil.copy(ROOT / "tests" / name, tree.root / "tests")
     (tree.root / "tests" / "test_shaky.py").write_text(SHAKY.format(first=first))
     ran = tree.run("run_tests.sh", CI=ci)
