@@ -170,10 +170,11 @@ class ScopeAgent(LocalElasticAgent):
     def _exit_barrier(self) -> None:
         """Elastic waits here for up to five minutes until the other nodes are done, inside a call of the store that no
         signal interrupts. This thread stays free to take one."""
+        wait: Callable[[], None] = super()._exit_barrier
         if (self._worker_group.group_world_size or 1) < 2:
-            super()._exit_barrier()
+            wait()
             return
-        waiting = threading.Thread(target=super()._exit_barrier, name="rankscope-exit-barrier", daemon=True)
+        waiting = threading.Thread(target=wait, name="rankscope-exit-barrier", daemon=True)
         waiting.start()
         while waiting.is_alive():
             waiting.join(_EXIT_BARRIER_S)
