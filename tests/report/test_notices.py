@@ -20,7 +20,7 @@ HANG = Verdict(
     outcome="hang",
     cause="collective-skipped",
     certainty="proven",
-    culprits=(Culprit(1, "gpu-1", 4, "rank", Where("/work/repo/src/a,b.py", 88, "main"), "waits"),),
+    culprits=(Culprit(1, "gpu-1", 4, "rank", Where("/home/user/repo/src/a,b.py", 88, "main"), "waits"),),
     victims=(0, 2),
     headline="rank 1 <!channel> @everyone [click](http://x) waits, 100% sure: token=abcdef1234567890abcd",
     because=("rank 0 entered all_reduce 7",),
@@ -118,12 +118,12 @@ def test_long_texts_keep_to_what_a_chat_takes() -> None:
 
 
 def test_annotation_names_the_file_as_the_repository_does() -> None:
-    line = github_line(HANG, "/work/repo")
+    line = github_line(HANG, "/home/user/repo")
     assert line.startswith("::error file=src/a%2Cb.py,line=88,title=rankscope%3A HANG%2C proven after 1.8 s")
     assert line.count("\n") == 0
     assert "100%25 sure" in line
     assert line.endswith("%0Afix: move the call%0Aout of the branch")
-    assert "file=/work/repo/src" in github_line(HANG, "")
+    assert "file=/home/user/repo/src" in github_line(HANG, "")
 
 
 def test_comment_of_the_user_stays(tmp_path: Path) -> None:
