@@ -35,7 +35,7 @@ def test_hang_is_told_in_korean_and_its_facts_are_as_in_english(rankscope: Ranks
     assert verdict["language"] == "ko"
     assert (verdict["outcome"], verdict["cause"], verdict["certainty"]) == ("hang", "collective-skipped", "proven")
     assert verdict["facts"][0]["kind"] == "first-difference"
-    assert "랭크 1이 train.py:6에서 barrier를 불렀다" in verdict["because"]
+    assert "랭크 1이 train.py:5에서 barrier를 불렀다" in verdict["because"]
     said = [line for line in ended.lines() if not line.startswith(("R0", "R1"))]
     assert re.match(r"rankscope: train.py · 랭크 2개 · ", said[0])
     assert any(line.startswith("rankscope: HANG, 입증됨 (") for line in said)
