@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -63,7 +64,7 @@ def look_at(name: str, root: Path, base: Path) -> Look:
         job = subprocess.Popen(
             [*launch, "train.py", *arguments],
             cwd=case.folder,
-            env={**os.environ, **case.expect.env, MARK: mark, "PYTHONUNBUFFERED": "1"},
+            env={**os.environ, **_own_ras(), **case.expect.env, MARK: mark, "PYTHONUNBUFFERED": "1"},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -78,6 +79,12 @@ def look_at(name: str, root: Path, base: Path) -> Look:
         kill_all(marked(mark))
         job.wait()
         leftovers(mark, grace_s=5.0)
+
+
+def _own_ras() -> dict[str, str]:
+    """Jobs on one machine would take the port of NCCL's RAS away from one another."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return {"NCCL_RAS_ADDR": f"127.0.0.1:{free.getsockname()[1]}"}
 
 
 def _wait_for(text: bytes, log: Path, job: subprocess.Popen[bytes]) -> bool:
