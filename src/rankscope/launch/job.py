@@ -25,6 +25,7 @@ from rankscope.report.words import sentence
 
 _SHORT_GAP_S = 0.2
 
+
 @dataclass(slots=True)
 class RankProcess:
     rank: int
