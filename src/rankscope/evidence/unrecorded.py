@@ -11,12 +11,12 @@ WHAT = "calls that torch makes in C++"
 
 def unrecorded_calls(ranks: Iterable[RankEvidence]) -> dict[str, str]:
     """For `missing` of the evidence. The probe's own record has every call made from Python; DDP makes others."""
-    if not any(_keeps_nothing(rank) for rank in ranks):
+    if not any(keeps_nothing(rank) for rank in ranks):
         return {}
     return {WHAT: "not seen, as DDP's reductions: torch's recorder keeps nothing here (torch 2.9 does so with Gloo)"}
 
 
-def _keeps_nothing(rank: RankEvidence) -> bool:
+def keeps_nothing(rank: RankEvidence) -> bool:
     """The rank came out of a collective, its recorder was read, and there is no trace of it."""
     if rank.exit is not None or rank.progress is None or rank.collectives or "collectives" in rank.missing:
         return False
