@@ -30,6 +30,7 @@ from rankscope.evidence.model import (
 )
 from rankscope.evidence.named_paths import with_paths
 from rankscope.evidence.nccl_looks import NcclLooks, begin_looks
+from rankscope.evidence.unrecorded import unrecorded_calls
 from rankscope.evidence.worker_socket import read_recorder
 from rankscope.mask import mask_lines
 from rankscope.probe.signals import STACK_SIGNAL
@@ -139,6 +140,7 @@ def collect(
         attempt=facts.attempt,
         command=facts.command,
         versions=facts.versions,
+        missing=unrecorded_calls(seen),
     )
 
 
