@@ -26,6 +26,9 @@ from fuzz_inputs import (
     as_pickle,
     dumps,
     error_files,
+    large_dumps,
+    large_recordings,
+    large_texts,
     recordings,
     seeds,
     spoil,
@@ -359,6 +362,10 @@ READERS = {
         Reader("evidence and rules", 0.4, of_values(recordings, as_json), evidence_and_rules),
         Reader("folder of a run", 0.5, of_values(verdicts, as_json), a_run_folder),
         Reader("any file", 0.3, of_bytes(seeds), any_file),
+        Reader("large dump", 0.3, of_values(large_dumps, as_pickle), a_record(read_pickle)),
+        Reader("large log", 0.02, of_bytes(large_texts), a_log),
+        Reader("large text of ranks", 0.02, of_bytes(large_texts), some_text),
+        Reader("large evidence and rules", 0.03, of_values(large_recordings, as_json), evidence_and_rules),
     )
 }
 
