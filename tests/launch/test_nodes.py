@@ -22,10 +22,11 @@ from rankscope.diagnosis.verdict import Verdict
 from rankscope.door import Door, knock
 from rankscope.evidence.model import Call, Collective, Evidence, NodeEvidence, Progress, RankEvidence
 from rankscope.launch.events import Ruled, TellNodes
-from rankscope.launch.nodes.channel import serves
+from rankscope.launch.nodes.channel import Channel, serves
 from rankscope.launch.nodes.exchange import Exchange
 from rankscope.launch.nodes.opening import open_exchange
 from rankscope.launch.nodes.parcel import FULL_NODES, LEAST, NEWEST, merge, pack, travelling, unpack
+from rankscope.launch.nodes.words import Hello
 from rankscope.report.conclude import conclude
 
 ZOO = Path(__file__).resolve().parents[2] / "zoo"
@@ -305,6 +306,25 @@ def test_many_lost_nodes_are_asked_at_the_same_time() -> None:
         assert [node.state for node in seen.nodes] == ["unreachable", "answered", "unreachable"]
     finally:
         team.close()
+
+
+def test_a_store_that_never_answers_does_not_keep_a_launcher_from_ending() -> None:
+    """Its node is cut off: the last word reaches nobody, and is not waited for."""
+    never = threading.Event()
+
+    def silent(_limit: float) -> None:
+        never.wait()
+        raise OSError
+
+    channel = Channel(silent, "rankscope/", b"known to all of them")
+    door = Door("127.0.0.1")
+    own = Hello(0, "node-0", "127.0.0.1", door.port, (0,), 1, holds_store=False)
+    exchange = Exchange(channel, own, 2, door, lambda _trigger: evidence(), lambda _ruled: None, lambda _note: None)
+    exchange.start()
+    begun = time.monotonic()
+    exchange.close("ended")
+    never.set()
+    assert time.monotonic() - begun < 15  # of the thirty seconds that a first connection may take
 
 
 class Team:

@@ -31,6 +31,9 @@ ANSWER_PER_NODE_S = 0.1
 RULING_S = 15.0
 """How long a node that has asked for a look waits for the verdict, where the nodes are few."""
 _GOODBYE_S = 6.0
+_LEAVE_S = 5.0
+_LEAVE_LOST_S = 2.0
+"""How long the last word may take, and where the store had fallen silent before it."""
 _BEATS = 128
 """Beats read at a time."""
 _TRIGGERS = frozenset({"failure", "still", "non-finite", "interrupt"})
@@ -154,13 +157,18 @@ class Exchange:
         if self.speaks and self._rulings:
             self._await_hearing()
         self._stop.set()
-        self._thread.join(5.0)
+        leaving = threading.Thread(target=self._leave, name="rankscope-goodbye", daemon=True)
+        leaving.start()
+        leaving.join(_LEAVE_S if self._channel.lost is None else _LEAVE_LOST_S)
+        self._door.close()
+
+    def _leave(self) -> None:
+        if self._thread.is_alive():
+            self._thread.join()
         try:
             self._say_beat()
         except ChannelLost:
             return  # nobody is left to tell
-        finally:
-            self._door.close()
 
     def _await_hearing(self) -> None:
         deadline = time.monotonic() + _GOODBYE_S
