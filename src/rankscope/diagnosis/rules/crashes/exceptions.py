@@ -7,7 +7,7 @@ from dataclasses import replace
 from posixpath import basename
 
 from rankscope.diagnosis.advice import Advice
-from rankscope.diagnosis.facts import Fact
+from rankscope.diagnosis.facts import Fact, changed
 from rankscope.diagnosis.facts.endings import CameOutAs, Means, Raised, RaisedWhileHandling, SeenAsException
 from rankscope.diagnosis.finding import Finding, Possibility
 from rankscope.diagnosis.rules.crashes.chains import Account, account_of, first_line, known_error_of, short_type
@@ -74,7 +74,7 @@ def explain_unnamed(exception: RaisedException, tail: tuple[str, ...], evidence:
     nobody = RankEvidence(rank=-1, local_rank=-1, host="", pid=0, started_at=evidence.started_at, error_tail=tail)
     finding = explain_exception(nobody, exception, evidence)
     [culprit] = finding.culprits
-    nameless = tuple(replace(fact, rank=None) if isinstance(fact, Raised) else fact for fact in finding.because)
+    nameless = tuple(changed(fact, rank=None) if isinstance(fact, Raised) else fact for fact in finding.because)
     return replace(
         finding,
         certainty="likely",
