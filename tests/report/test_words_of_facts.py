@@ -53,10 +53,11 @@ def test_advice_that_is_given_has_words() -> None:
 
 
 def test_keys_of_advice_and_names_of_facts_are_used_once() -> None:
+    english = Path(words.__file__).parent
     keys = [
         key.value
-        for _, node in calls("ADVICE.update", Path(words.__file__).parent)
-        if isinstance(node.args[0], ast.Dict)
+        for path, node in calls("ADVICE.update", english)
+        if path.parent == english and isinstance(node.args[0], ast.Dict)
         for key in node.args[0].keys
         if isinstance(key, ast.Constant)
     ]

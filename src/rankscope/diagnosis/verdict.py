@@ -135,3 +135,5 @@ class Verdict:
     """Of a divergence in which no side can be called wrong."""
     report: str = ""
     """The page about it, relative to the run's folder; empty where none was made."""
+    language: str = "en"
+    """Of `headline`, `because`, `fix` and all other sentences: `en` or `ko`."""

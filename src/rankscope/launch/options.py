@@ -16,6 +16,7 @@ from rankscope.launch.refusals import refuse_mistakes, said_by_torch
 from rankscope.launch.run_state import OnBadNumbers, OnHang, Stages
 from rankscope.report.notices.options import add_notify
 from rankscope.report.notices.targets import Target
+from rankscope.report.words.languages import add_lang, chosen_language
 from rankscope.spelling import mended
 
 
@@ -55,6 +56,8 @@ class RunOptions:
     retry_codes: bool = False
     grace_s: int | None = None
     """None: torch's own, and 5 s after Ctrl-C."""
+    lang: str = "en"
+    """Of what is said: `--lang`, else by the environment."""
     processes_given: bool = True
     """The user said how many ranks a node gets."""
 
@@ -95,6 +98,7 @@ def parse(arguments: list[str]) -> RunOptions:
         notify=tuple(namespace.notify),
         retry_codes=namespace.retry_codes,
         grace_s=namespace.grace,
+        lang=chosen_language(namespace.lang, os.environ),
         processes_given=given,
     )
 
@@ -265,6 +269,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     ours.add_argument("--json", action="store_true", help="print the verdict as JSON on standard output at the end")
     add_notify(ours)
+    add_lang(ours)
     ours.add_argument(
         "--report",
         action="store_true",

@@ -15,6 +15,7 @@ from rankscope.evidence.readers.run_folder import is_run_folder
 from rankscope.private_files import write_private
 from rankscope.report.again import tell_refused, verdict_on
 from rankscope.report.phrases import short_path
+from rankscope.report.words.languages import add_lang, chosen_language
 from rankscope.spelling import mended
 
 if TYPE_CHECKING:
@@ -59,10 +60,11 @@ def report_command(arguments: list[str]) -> int:
     parser.add_argument("path", nargs="+", metavar="PATH", help="a file or folder; - for standard input")
     parser.add_argument("--format", choices=list(_FORMS), default="html", help="of the report (default: html)")
     parser.add_argument("--output", metavar="FILE", help="where to write it; - for standard output")
+    add_lang(parser)
     chosen = parser.parse_args(arguments)
     _refuse_output(chosen.output, chosen.path)
-    evidence, verdict = verdict_on(chosen.path)
-    tell_refused(verdict.refused)
+    evidence, verdict = verdict_on(chosen.path, chosen_language(chosen.lang, os.environ))
+    tell_refused(verdict)
     from rankscope.report.live import say
     from rankscope.report.views.incident import incident_of
 

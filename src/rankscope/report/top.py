@@ -22,6 +22,7 @@ from rankscope.evidence.jobs import FoundJob, NoRanks, SeveralJobs, find_jobs, j
 from rankscope.report.board import Board
 from rankscope.report.phrases import plain
 from rankscope.report.screen import cut
+from rankscope.report.words.languages import add_lang, chosen_language, language
 from rankscope.spelling import mended
 
 _DESCRIPTION = """\
@@ -56,11 +57,13 @@ def top_command(arguments: list[str]) -> int:
     )
     parser.add_argument("job", nargs="?", metavar="RUN|PID", help="a run's folder, a rank or the launcher")
     parser.add_argument("--once", action="store_true", help="one look, then leave")
+    add_lang(parser)
     chosen = parser.parse_args(arguments)
+    lang = chosen_language(chosen.lang, os.environ)
     job = _chosen(chosen.job)
     ranks = [WatchedRank(rank.rank, rank.pid) for rank in job.ranks]
     glances = Glances(ranks, pages_of(job), attempt_of(job))
-    board = Board(_program(job))
+    board = Board(_program(job), lang)
     if chosen.once or not (sys.stdout.isatty() and sys.stdin.isatty()):
         board.lines(glances.take(), time.time())
         time.sleep(_ONCE_S)
@@ -69,12 +72,12 @@ def top_command(arguments: list[str]) -> int:
     with _whole_terminal():
         while True:
             seen = glances.take()
-            _draw(board.lines(seen, time.time()))
+            _draw(board.lines(seen, time.time()), language(lang).label("q leaves"))
             if not any(each.alive for each in seen):
                 break
             if _key_within(_PERIOD_S) in (b"q", b"Q", b"\x1b", b"\x04"):
                 return 0
-    print("the job has ended")
+    print(language(lang).label("the job has ended"))
     return 0
 
 
@@ -137,9 +140,9 @@ def _whole_terminal() -> Iterator[None]:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
 
-def _draw(lines: list[str]) -> None:
+def _draw(lines: list[str], last: str) -> None:
     columns, rows = os.get_terminal_size()
-    shown = [*lines[: max(1, rows - 2)], "q leaves"]
+    shown = [*lines[: max(1, rows - 2)], last]
     sys.stdout.write("\x1b[H" + "".join(f"{cut(line, columns - 1)}\x1b[K\r\n" for line in shown) + "\x1b[J")
     sys.stdout.flush()
 

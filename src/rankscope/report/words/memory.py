@@ -7,7 +7,7 @@ from rankscope.report.words import sentence
 from rankscope.report.words.advice import ADVICE
 from rankscope.report.words.phrases import ranks_text
 
-_MOST_PIDS = 4
+MOST_PIDS = 4
 
 
 def size(number: int) -> str:
@@ -27,8 +27,8 @@ def _(fact: facts.GpuFilled) -> str:
 
 @sentence.register
 def _(fact: facts.GpuShared) -> str:
-    more = f" and {len(fact.pids) - _MOST_PIDS} more" if len(fact.pids) > _MOST_PIDS else ""
-    pids = ", ".join(map(str, fact.pids[:_MOST_PIDS]))
+    more = f" and {len(fact.pids) - MOST_PIDS} more" if len(fact.pids) > MOST_PIDS else ""
+    pids = ", ".join(map(str, fact.pids[:MOST_PIDS]))
     ours = f"; {ranks_text(fact.ranks)} of this job among them" if fact.ranks else ""
     return f"other processes held {size(fact.bytes)} of that GPU: pid {pids}{more}{ours}"
 
