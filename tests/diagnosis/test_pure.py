@@ -60,7 +60,7 @@ def used_of_system(tree: ast.AST) -> Iterator[str]:
 
 def sentences(tree: ast.AST, source: str) -> Iterator[str]:
     """Texts of four words and more that are neither documentation nor a pattern that something is searched with."""
-    texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    texts: set[ast.AST] = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Raise | ast.Assert):
             texts |= set(ast.walk(node))  # for whoever wrote a rule, not for users

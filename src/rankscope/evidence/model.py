@@ -545,3 +545,5 @@ class Evidence:
     """Files that could not be used, each with the reason."""
     read_at: float | None = None
     """When files were read: up to then nothing more had been written to them."""
+    judged: str = ""
+    """The outcome in the run's own verdict, where its evidence could not be read again; empty without one."""

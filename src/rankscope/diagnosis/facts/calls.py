@@ -252,6 +252,15 @@ class MessageMissing(Fact, frozen=True):
     gone: WaitsIn
 
 
+class ExpectsMore(Fact, frozen=True):
+    """Two ranks agree on the number of messages in a step; a third, which always had as many, waits for one more."""
+
+    rank: int
+    agree: tuple[int, ...]
+    messages: int
+    """That the two exchanged in this step."""
+
+
 class WrongPeer(Fact, frozen=True):
     """A rank's message names another rank than ever before; the usual one waits for it."""
 

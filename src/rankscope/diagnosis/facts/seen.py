@@ -97,6 +97,12 @@ class LastLinesDiffer(Fact, frozen=True):
     others: tuple[int, ...]
 
 
+class JudgedBefore(Fact, frozen=True):
+    """A run had a verdict of its own, its evidence cannot be read any more, and what is left shows nothing wrong."""
+
+    outcome: str
+
+
 class NoEndTold(Fact, frozen=True):
     """No exception, no exit code and no known message is in the logs."""
 

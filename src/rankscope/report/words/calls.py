@@ -11,6 +11,7 @@ from rankscope.diagnosis.facts.calls import (
     Circle,
     Condition,
     EndedAfter,
+    ExpectsMore,
     Extra,
     FewerMessages,
     FirstDifference,
@@ -396,6 +397,14 @@ def _(fact: MessageMissing) -> str:
 @headline.register
 def _(fact: MessageMissing) -> str:
     return f"{sentence(fact.wait)}, and {sentence(fact)}: the number of messages between them does not match"
+
+
+@sentence.register
+def _(fact: ExpectsMore) -> str:
+    return (
+        f"{ranks_text(fact.agree)} exchanged {fact.messages} messages in this step and went on; in every step before, "
+        f"rank {fact.rank} had exchanged as many as they, and now it alone waits for one more"
+    )
 
 
 @sentence.register
