@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -44,6 +43,8 @@ def mended(message: str, parser: argparse.ArgumentParser) -> str:
 
 def nearest(word: str, known: Iterable[str], before: str = ", ") -> str:
     """`, did you mean 'train'?`, or nothing."""
+    import difflib  # as late as this: few commands have a mistake
+
     close = difflib.get_close_matches(word, list(known), n=1)
     return f"{before}did you mean '{close[0]}'?" if close else ""
 
