@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from rankscope.diagnosis.facts import Fact
 
 
-@dataclass(frozen=True, slots=True)
-class GpuFilled(Fact):
+class GpuFilled(Fact, frozen=True):
     """What torch's allocator held in the rank, in bytes; 0 where it is not known."""
 
     rank: int
@@ -23,8 +20,7 @@ class GpuFilled(Fact):
     """A limit that the program has set for itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class GpuShared(Fact):
+class GpuShared(Fact, frozen=True):
     """Other processes held a good part of the same GPU."""
 
     bytes: int
@@ -35,8 +31,7 @@ class GpuShared(Fact):
     """Those of them that are ranks of this job."""
 
 
-@dataclass(frozen=True, slots=True)
-class GpuGrew(Fact):
+class GpuGrew(Fact, frozen=True):
     """What the rank had allocated grew from step to step."""
 
     rank: int
@@ -46,8 +41,7 @@ class GpuGrew(Fact):
     """Bytes after the first step."""
 
 
-@dataclass(frozen=True, slots=True)
-class LiveTensors(Fact):
+class LiveTensors(Fact, frozen=True):
     """The largest tensors that the program itself still held, equal ones counted together."""
 
     rank: int
@@ -58,8 +52,7 @@ class LiveTensors(Fact):
     allocated: int
 
 
-@dataclass(frozen=True, slots=True)
-class HeldAt(Fact):
+class HeldAt(Fact, frozen=True):
     """Lines of the program that allocated what was held, as torch's own history of allocations says."""
 
     rank: int

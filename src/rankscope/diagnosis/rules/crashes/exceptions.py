@@ -20,6 +20,7 @@ from rankscope.evidence.model import Evidence, Frame, RaisedException, RankEvide
 
 _WORKER = re.compile(r"in DataLoader worker process (\d+)")
 _SPAWNED = re.compile(r"-- Process (\d+) terminated with the following error")
+_ASKED_OF_GPU = re.compile(r"CUDA out of memory\. Tried to allocate [\d.]+ \w+")
 _FATES = {"pending": "pending", "exit": "caught", "thread": "thread"}
 _LONGEST = 160
 
@@ -189,7 +190,8 @@ def _general_fix(at: Where | None) -> tuple[Advice, ...]:
 
 def _gist(line: str) -> str:
     """Of a GPU's memory that ran out: what was asked for. Who held it is told in facts of its own."""
-    return line.partition(" GPU ")[0] if line.startswith("CUDA out of memory. Tried") else line
+    asked = _ASKED_OF_GPU.match(line)
+    return asked[0] if asked is not None else line
 
 
 def _short(line: str) -> str:
