@@ -23,7 +23,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-HEAD = "| Python | torch | built | healthy job | deadlock | the same, pure Python and no py-spy | deadlock under DDP |"
+COLUMNS = (
+    "built",
+    "healthy job",
+    "deadlock under DDP",
+    "the same, pure Python and no py-spy",
+    "deadlock of plain calls",
+)
+HEAD = f"| {' | '.join(('Python', 'torch', *COLUMNS))} |"
 BEGIN, END = "<!-- matrix -->\n", "<!-- end of matrix -->"
 LIMIT_S = 240.0
 JOB_S = 75.0
@@ -37,19 +44,6 @@ for _ in range(20):
 dist.destroy_process_group()
 """
 DEADLOCK = """\
-import torch, torch.distributed as dist
-
-def main():
-    dist.init_process_group("gloo")
-    for _ in range(5):
-        dist.all_reduce(torch.ones(4))
-    if dist.get_rank() == 0:
-        dist.broadcast(torch.ones(16), src=0)
-    dist.barrier()
-
-main()
-"""
-UNDER_DDP = """\
 import torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
@@ -65,7 +59,20 @@ def main():
 
 main()
 """
-JOBS = {"healthy.py": HEALTHY, "deadlock.py": DEADLOCK, "under_ddp.py": UNDER_DDP}
+PLAIN = """\
+import torch, torch.distributed as dist
+
+def main():
+    dist.init_process_group("gloo")
+    for _ in range(5):
+        dist.all_reduce(torch.ones(4))
+    if dist.get_rank() == 0:
+        dist.broadcast(torch.ones(16), src=0)
+    dist.barrier()
+
+main()
+"""
+JOBS = {"healthy.py": HEALTHY, "deadlock.py": DEADLOCK, "plain.py": PLAIN}
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +174,7 @@ def try_beside(beside: str, sdist: Path, folder: Path, *, network: bool) -> Row:
             _verdict(environment, "healthy.py"),
             _verdict(environment, "deadlock.py"),
             alone,
-            _verdict(environment, "under_ddp.py"),
+            _verdict(environment, "plain.py"),
         ),
     )
 
