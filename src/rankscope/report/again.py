@@ -94,11 +94,13 @@ def _verdict(evidence: Evidence) -> Verdict:
 def _load() -> None:
     """What is needed after the reading."""
     from rankscope.diagnosis import diagnose, seen  # noqa: F401
-    from rankscope.report import conclude, terminal  # noqa: F401
+    from rankscope.report import conclude  # noqa: F401
 
 
 def tell_refused(refused: Sequence[str]) -> None:
     """On standard error: the files that could not be used."""
+    if not refused:
+        return
     from rankscope.report.live import say
 
     for text in refused[:_MOST_REFUSED]:
@@ -132,12 +134,13 @@ def _standard_input(paths: list[str]) -> BinaryIO | None:
 
 def show(verdict: Verdict, *, as_json: bool, folder: str) -> None:
     """The verdict on standard output, for a program or for a person."""
-    from rankscope.diagnosis.codec import verdict_to_json
-    from rankscope.report import terminal
-
     if as_json:
+        from rankscope.diagnosis.codec import verdict_to_json
+
         sys.stdout.write(verdict_to_json(verdict).decode() + "\n")
         return
+    from rankscope.report import terminal
+
     width = max(60, min(shutil.get_terminal_size((100, 24)).columns, 140))
     color = terminal.use_color(sys.stdout)
     print(terminal.render(verdict, color=color, width=width, folder=folder), flush=True)

@@ -20,6 +20,7 @@ from rankscope.diagnosis.facts.calls import (
     Mismatch,
     NewWay,
     NobodyMakes,
+    NobodyStandsOut,
     NoDifferenceSeen,
     NoMeeting,
     NotCome,
@@ -175,6 +176,11 @@ def _(fact: Sides) -> str:
 def _(fact: Sides) -> str:
     ways = {2: "two", 3: "three"}.get(len(fact.calls), str(len(fact.calls)))
     return f"the ranks went {ways} ways, and nothing shows which is wrong: {sentence(fact)}"
+
+
+@sentence.register
+def _(fact: NobodyStandsOut) -> str:
+    return f"{ranks_text(fact.ranks)} did not do the same, and nothing shows which of them is wrong"
 
 
 @sentence.register
