@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 import importlib
 import pkgutil
 import re
@@ -14,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal, Union
 
+import msgspec
 import pytest
 
 from rankscope.diagnosis import facts
@@ -102,7 +102,7 @@ def _values(hint: Any, name: str, depth: int) -> Iterator[Any]:
     elif origin is tuple:
         yield tuple(next(_values(each, name, depth)) for each in inner)
     elif isinstance(hint, type) and issubclass(hint, Fact):
-        kinds = [hint] if dataclasses.fields(hint) or hint is not Fact else [FACTS["still"], FACTS["waits-in"]]
+        kinds = [hint] if hint is not Fact else [FACTS["still"], FACTS["waits-in"]]
         for kind in kinds:
             yield from instances(kind, depth + 1)
     else:
@@ -111,7 +111,6 @@ def _values(hint: Any, name: str, depth: int) -> Iterator[Any]:
 
 _TEXTS: dict[str, str] = {
     "known": "disk-full",
-    "meaning": KNOWN_ERRORS["disk-full"].meaning,
     "group": "2",
     "what": "data",
     "of": "lock",
@@ -144,7 +143,7 @@ def instances(kind: type[Fact], depth: int = 0) -> Iterator[Fact]:
     """Facts of that kind: one for each value of each field, the others being the first."""
     hints = typing.get_type_hints(kind)
     choices: dict[str, list[Any]] = {}
-    for field in dataclasses.fields(kind):
+    for field in msgspec.structs.fields(kind):
         key = _KEYS.get((kind.__name__, field.name))
         choices[field.name] = [key] if key is not None else list(_values(hints[field.name], field.name, depth))
     first = {name: values[0] for name, values in choices.items()}

@@ -17,6 +17,7 @@ from rankscope.diagnosis.rules.crashes.known_errors import KNOWN_ERRORS
 from rankscope.report import words
 from rankscope.report.words import has_words
 from rankscope.report.words.advice import ADVICE
+from rankscope.report.words.known_errors import MEANINGS
 
 SOURCE = Path(facts.__file__).parent.parent.parent
 for module in pkgutil.iter_modules(facts.__path__):
@@ -34,6 +35,10 @@ def calls(name: str, *folders: Path) -> Iterator[tuple[Path, ast.Call]]:
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.Call) and ast.unparse(node.func) == name:
                     yield path, node
+
+
+def test_known_errors_have_words() -> None:
+    assert KNOWN_ERRORS.keys() == MEANINGS.keys()
 
 
 def test_advice_that_is_given_has_words() -> None:

@@ -95,6 +95,7 @@ def launch(arguments: list[str], pages_path: str) -> int:
     script = chosen.torch.training_script
     live.tell(live.Starts(script, config.nproc_per_node, config.max_nodes, str(run_folder)), chosen.lang)
     prepared = [
+        beforehand.lacks_py_spy(),
         limits.set_low_memory() if chosen.low_memory else None,
         limits.set_memory_limit(chosen.memory_limit, probe=chosen.probe),
         limits.serialize_imports(chosen.serialize_imports, config.nproc_per_node, pages),

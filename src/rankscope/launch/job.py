@@ -23,6 +23,8 @@ from rankscope.mask import mask_arguments, mask_text
 from rankscope.private_files import write_private
 from rankscope.report.words.languages import language
 
+_SHORT_GAP_S = 0.2
+
 
 @dataclass(slots=True)
 class RankProcess:
@@ -169,6 +171,8 @@ class Job:
             comm_logs=self.folder / "comm",
         )
         with self._collecting:
+            if trigger == "non-finite":  # of a job that goes on: its pages tell, and every second counts
+                return collect(facts, self._known, trigger, gap_s=_SHORT_GAP_S, ask_nccl=False)
             return collect(facts, self._known, trigger)
 
     def _known(self) -> list[KnownRank]:

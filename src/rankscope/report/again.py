@@ -95,11 +95,13 @@ def _verdict(evidence: Evidence, lang: str) -> Verdict:
 def _load() -> None:
     """What is needed after the reading."""
     from rankscope.diagnosis import diagnose, seen  # noqa: F401
-    from rankscope.report import conclude, terminal  # noqa: F401
+    from rankscope.report import conclude  # noqa: F401
 
 
 def tell_refused(verdict: Verdict) -> None:
     """On standard error: the files that could not be used."""
+    if not verdict.refused:
+        return
     from rankscope.report.live import say
 
     label, refused = language(verdict.language).label, verdict.refused
@@ -135,12 +137,13 @@ def _standard_input(paths: list[str]) -> BinaryIO | None:
 
 def show(verdict: Verdict, *, as_json: bool, folder: str) -> None:
     """The verdict on standard output, for a program or for a person."""
-    from rankscope.diagnosis.codec import verdict_to_json
-    from rankscope.report import terminal
-
     if as_json:
+        from rankscope.diagnosis.codec import verdict_to_json
+
         sys.stdout.write(verdict_to_json(verdict).decode() + "\n")
         return
+    from rankscope.report import terminal
+
     width = max(60, min(shutil.get_terminal_size((100, 24)).columns, 140))
     color = terminal.use_color(sys.stdout)
     print(terminal.render(verdict, color=color, width=width, folder=folder), flush=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -11,9 +11,9 @@ import msgspec
 from rankscope.diagnosis.causes import CAUSES
 from rankscope.diagnosis.diagnose import diagnose
 from rankscope.diagnosis.facts import Fact, kind_of
-from rankscope.diagnosis.finding import Possibility, Ruling, Suspect
+from rankscope.diagnosis.finding import Possibility, Recognised, Ruling, Suspect
 from rankscope.diagnosis.probe_failures import probe_failures
-from rankscope.diagnosis.verdict import Alternative, Culprit, Side, Verdict
+from rankscope.diagnosis.verdict import Alternative, Culprit, KnownMessage, Side, Verdict
 from rankscope.evidence.model import Evidence
 from rankscope.report.words.languages import Language, language
 
@@ -64,7 +64,7 @@ def pronounce(ruling: Ruling, lang: str = "en") -> Verdict:
         references=tuple(dict.fromkeys((*ruling.references, *(cause.references if cause is not None else ())))),
         stragglers=ruling.stragglers,
         signs_of_life=ruling.signs_of_life,
-        messages=ruling.messages,
+        messages=tuple(_message_in_words(each, words) for each in ruling.messages),
         refused=ruling.refused,
         next=tuple(words.advise(step) for step in ruling.next if step not in ruling.fix),
         stages={rank: words.sentence(stage) for rank, stage in ruling.stages.items()},
@@ -79,7 +79,7 @@ def pronounce(ruling: Ruling, lang: str = "en") -> Verdict:
 
 def as_value(fact: Fact) -> dict[str, Any]:
     """`{"kind": "waits-in", "ranks": [0, 1], ...}`, a fact within a fact with its kind as well."""
-    inner = {field.name: _plain(getattr(fact, field.name)) for field in fields(fact)}
+    inner = {name: _plain(getattr(fact, name)) for name in fact.__struct_fields__}
     return {"kind": kind_of(type(fact)), **inner}
 
 
@@ -89,6 +89,10 @@ def _plain(value: object) -> object:
     if isinstance(value, tuple):
         return [_plain(each) for each in value]
     return msgspec.to_builtins(value)
+
+
+def _message_in_words(line: Recognised, words: Language) -> KnownMessage:
+    return KnownMessage(line.rank, line.text, words.meaning(line.known), line.role, line.count, line.at)
 
 
 def _headline(ruling: Ruling, words: Language) -> str:

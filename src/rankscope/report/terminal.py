@@ -164,7 +164,7 @@ def _message_texts(messages: tuple[KnownMessage, ...], words: Language) -> list[
     texts = []
     for (role, meaning), ranks in by_meaning.items():
         who = f"{words.ranks(ranks)}: " if ranks else ""
-        texts.append(f"{who}{words.meaning(meaning)}" + ("" if role == "neutral" else f" ({words.label(role)})"))
+        texts.append(f"{who}{meaning}" + ("" if role == "neutral" else f" ({words.label(role)})"))
     return texts[:_MOST_GROUPS]
 
 

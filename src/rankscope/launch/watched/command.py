@@ -11,7 +11,7 @@ from pathlib import Path
 from rankscope.diagnosis.codec import verdict_to_json
 from rankscope.diagnosis.facts.run import CommandFailed
 from rankscope.diagnosis.verdict import Verdict
-from rankscope.launch import environment, folder
+from rankscope.launch import beforehand, environment, folder
 from rankscope.launch.output import OutputPump
 from rankscope.launch.run_state import Policy, Stages
 from rankscope.launch.sinks import LogFile
@@ -41,8 +41,8 @@ def watch(arguments: list[str], pages_path: str) -> int:
     folder.describe_run(run_folder, command, installed, {**settings, "stall_after_s": chosen.stall_after_s})
     notifier = Notifier(chosen.notify, str(run_folder.resolve()), own_environment)
     pages = Path(pages_path)
-    for line in environment.prepare_environment(pages):
-        live.say(line)
+    for line in [beforehand.lacks_py_spy(), *environment.prepare_environment(pages)]:
+        live.say(line or "")
     ends = Ends()
     pump = OutputPump(sys.stdout.buffer, sys.stderr.buffer)  # of which the command makes no use: its output is its own
     job = WatchedJob(run_folder, pages, tuple(command), installed, pump, ends)

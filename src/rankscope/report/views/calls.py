@@ -64,7 +64,7 @@ class CallDiff:
 def call_diff(incident: Incident) -> CallDiff | None:
     """Of the group in which the ranks part; None where no sequences are known, or they do not differ."""
     for group in _groups(incident):
-        found = find_divergence(group, incident.case.graph.states)
+        found = incident.case.graph.once(find_divergence, group)
         known = None if found is None else replace(found, sides=tuple(s for s in found.sides if _known(incident, s)))
         if known is not None and len(known.sides) > 1:
             return _diff(incident, known)

@@ -37,7 +37,7 @@ class Language:
     span: Callable[[float], str]
     duration: Callable[[float], str]
     meaning: Callable[[str], str]
-    """Of a known error, by its English text."""
+    """Of a known error, by its name in the table of known errors."""
     labels: Mapping[str, str]
     """English → this language: headings, names of columns, words that stand alone. English needs none."""
     fill: Callable[[str, Mapping[str, object]], str]
@@ -62,6 +62,7 @@ def _english() -> Language:
     from rankscope.report.phrases import duration
     from rankscope.report.words import phrases
     from rankscope.report.words.advice import advise
+    from rankscope.report.words.known_errors import MEANINGS
 
     return Language(
         code="en",
@@ -74,7 +75,7 @@ def _english() -> Language:
         rank_list=phrases.rank_list,
         span=phrases.span,
         duration=duration,
-        meaning=str,
+        meaning=MEANINGS.__getitem__,
         labels={},
         fill=lambda text, values: text.format(**values),
     )
@@ -85,7 +86,7 @@ def _korean() -> Language:
     from rankscope.report.words.ko import phrases
     from rankscope.report.words.ko.advice import advise
     from rankscope.report.words.ko.labels import LABELS
-    from rankscope.report.words.ko.meanings import meaning
+    from rankscope.report.words.ko.meanings import MEANINGS
     from rankscope.report.words.ko.particles import Word
 
     return Language(
@@ -99,7 +100,7 @@ def _korean() -> Language:
         rank_list=phrases.rank_list,
         span=phrases.span,
         duration=phrases.duration,
-        meaning=meaning,
+        meaning=MEANINGS.__getitem__,
         labels=LABELS,
         fill=lambda text, values: text.format(**{name: Word(value) for name, value in values.items()}),
     )

@@ -31,6 +31,7 @@ from rankscope.report.words.ko import endings as _endings  # noqa: E402, F401
 from rankscope.report.words.ko import endings_advice as _endings_advice  # noqa: E402, F401
 from rankscope.report.words.ko import launched as _launched  # noqa: E402, F401
 from rankscope.report.words.ko import logs as _logs  # noqa: E402, F401
+from rankscope.report.words.ko import memory as _memory  # noqa: E402, F401
 from rankscope.report.words.ko import numbers as _numbers  # noqa: E402, F401
 from rankscope.report.words.ko import recorded as _recorded  # noqa: E402, F401
 from rankscope.report.words.ko import roots as _roots  # noqa: E402, F401

@@ -35,7 +35,7 @@ from rankscope.diagnosis.facts.logs import (
 )
 from rankscope.report.words.ko import doing, headline, sentence
 from rankscope.report.words.ko.advice import ADVICE
-from rankscope.report.words.ko.meanings import meaning
+from rankscope.report.words.ko.meanings import MEANINGS
 from rankscope.report.words.ko.particles import Word
 from rankscope.report.words.ko.phrases import place, ranks_text, span, who
 
@@ -270,28 +270,28 @@ def _(fact: PeerWentAway) -> str:
 
 @headline.register
 def _(fact: WroteKnown) -> str:
-    return f"{who(fact.rank)}의 말: {meaning(fact.meaning)}"
+    return f"{who(fact.rank)}의 말: {MEANINGS[fact.known]}"
 
 
 @sentence.register
 def _(fact: WroteKnown) -> str:
-    return f"{who(fact.rank):이} 썼다: {fact.line}" if fact.line else meaning(fact.meaning)
+    return f"{who(fact.rank):이} 썼다: {fact.line}" if fact.line else MEANINGS[fact.known]
 
 
 @doing.register
 def _(fact: WroteKnown) -> str:
-    return meaning(fact.meaning)
+    return MEANINGS[fact.known]
 
 
 @sentence.register
 def _(fact: OnlySuffered) -> str:
     whom = ranks_text(fact.ranks) if fact.ranks else Word("이 로그의 랭크들")
-    return f"{whom:은} 피해를 입었을 뿐이다({meaning(fact.meaning)}); 누가 시작했는지는 이 로그에 없다"
+    return f"{whom:은} 피해를 입었을 뿐이다({MEANINGS[fact.known]}); 누가 시작했는지는 이 로그에 없다"
 
 
 @sentence.register
 def _(fact: Suffered) -> str:
-    return f"{f'랭크 {fact.rank}' if fact.rank is not None else '어떤 랭크'}: {meaning(fact.meaning)}"
+    return f"{f'랭크 {fact.rank}' if fact.rank is not None else '어떤 랭크'}: {MEANINGS[fact.known]}"
 
 
 @sentence.register

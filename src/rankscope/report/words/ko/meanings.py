@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from rankscope.diagnosis.rules.crashes.known_errors import KNOWN_ERRORS
-
 MEANINGS = {
     "absurd-size": "중단된 집합 통신이 망가뜨린 크기 값이다",
     "gpu-memory-full": "GPU 메모리가 가득 찼다",
@@ -54,9 +52,3 @@ MEANINGS = {
     "socket-timeout": "상대를 시간 제한까지 기다렸다",
     "peers-unreachable": "랭크들의 주소가 서로 닿지 않는다",
 }
-_BY_TEXT = {known.meaning: MEANINGS[name] for name, known in KNOWN_ERRORS.items() if name in MEANINGS}
-
-
-def meaning(text: str) -> str:
-    """The same for a fact that holds the table's text itself."""
-    return _BY_TEXT.get(text, text)
