@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import lzma
 import pickle
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from rankscope.diagnosis.codec import verdict_from_json
@@ -27,6 +29,7 @@ from rankscope.evidence.store import load_evidence, save_evidence
 from rankscope.evidence.tracebacks import find_tracebacks
 from rankscope.probe import page as layout
 from rankscope.probe.page import Page
+from rankscope.report.conclude import conclude
 
 MEMO = b"\x80\x02}r\xff\xff\xff\x7f."
 """Asks for a table of two thousand million entries, 32 GB."""
@@ -143,3 +146,11 @@ def test_a_run_whose_verdict_never_ends_is_read_without_it(tmp_path: Path) -> No
     (tmp_path / "run.json").write_text(json.dumps({"command": ["train.py"]}))
     (tmp_path / "verdict.json").write_bytes(b'{"outcome": "ok", "world_size": ' + DEEP)
     assert any("verdict.json" in each for each in gather([str(tmp_path)]).refused)
+
+
+def test_a_call_with_a_number_that_no_job_reaches_is_not_counted_up_to() -> None:
+    """Of a real deadlock; the missing calls before that number would fill the memory."""
+    recording = Path(__file__).resolve().parents[2] / "zoo" / "recorded" / "gloo" / "anchor_sampling.json.xz"
+    seen = json.loads(lzma.decompress(recording.read_bytes()))["looks"][-1]["evidence"]
+    seen["ranks"][0]["collectives"][-1]["seq"] = 140_272_698_456_960
+    assert conclude(msgspec.json.decode(json.dumps(seen), type=Evidence)).outcome

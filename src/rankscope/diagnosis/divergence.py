@@ -26,6 +26,10 @@ class Side:
     """How many calls more or fewer."""
 
 
+_MOST_MISSING = 100_000
+"""Calls that a record may lack between two that it has; damaged numbers are not counted up to."""
+
+
 @dataclass(frozen=True, slots=True)
 class Divergence:
     group: str
@@ -109,7 +113,8 @@ class _Items:
 
     def of(self, state: State, group: str, first: int) -> list[Item | None]:
         events = state.timeline.events.get(group, {}) if state.timeline is not None else {}
-        return [self.item(events.get(seq)) for seq in range(first, max(events, default=first - 1) + 1)]
+        last = min(max(events, default=first - 1), first + len(events) + _MOST_MISSING)
+        return [self.item(events.get(seq)) for seq in range(first, last + 1)]
 
     def item(self, event: Event | None) -> Item | None:
         return None if event is None else Item(event.signature(), self._path(event.site), event.step)
