@@ -40,3 +40,17 @@ def test_two_still_backward_passes_blame_nobody() -> None:
     verdict = conclude(make.evidence(in_backward(0), in_backward(1)))
     assert verdict.culprits == ()
     assert verdict.certainty != "proven"
+
+
+def test_a_rank_in_another_collective_is_not_a_reason_to_blame_the_backward_pass() -> None:
+    """Rank 0 calls a broadcast that rank 1 does not: rank 1 stands in the reductions of DDP, and did nothing wrong."""
+    alone = make.frame("train.py", 58, "train")
+    made = make.call(1, "_broadcast_coalesced", STEP)
+    calls = make.progress(made, make.call(2, "broadcast", alone, seq=1, left=False), world=2)
+    inner = [make.lib("torch/distributed/distributed_c10d.py", "broadcast")]
+    thread = make.stack("train.py", 58, "train", inner)
+    broadcasting = make.rank(0, thread, progress=calls, processes=make.process("futex"), still_for_s=40.0)
+    other = make.progress(made, make.call(2, "backward", STEP, left=False), world=2)
+    reducing = make.rank(1, IN_BACKWARD, progress=other, processes=make.process("futex"), still_for_s=40.0)
+    verdict = conclude(make.evidence(broadcasting, reducing))
+    assert verdict.culprits == (), verdict.headline

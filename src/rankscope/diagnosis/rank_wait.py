@@ -8,7 +8,7 @@ from rankscope.diagnosis import views
 from rankscope.diagnosis.device import stands_in_device_wait
 from rankscope.diagnosis.timeline import BEGUN, POINT_TO_POINT, SET_UP, Event, Timeline
 from rankscope.evidence.model import Call, Evidence, Frame, RankEvidence
-from rankscope.evidence.unrecorded import keeps_nothing
+from rankscope.evidence.unrecorded import empty_record
 
 LEAVING = "destroy_process_group"
 SETTLED_S = 0.4
@@ -181,8 +181,8 @@ def _wait_in_call(
     if call.op in ("backward", "_broadcast_coalesced", "_verify_params_across_processes", "Work.wait"):
         if call.op == "Work.wait" and not pending:
             return _wait_for_message(seen, call, calls)
-        if call.op == "backward" and still and keeps_nothing(seen) and _stands_in_torch(seen):
-            return _wait_unrecorded(call)
+        if call.op == "backward" and still and empty_record(seen) and _stands_in_torch(seen):
+            return _wait_unrecorded(call, calls)
         if not pending or not still:
             return None  # at work: gradients are being computed while earlier ones travel
         wait = _wait_for_event(pending[0], seen, firm=_alone(seen, call.thread), site=call.site)
@@ -215,9 +215,10 @@ def _wait_in_call(
     )
 
 
-def _wait_unrecorded(call: Call) -> Wait:
+def _wait_unrecorded(call: Call, calls: tuple[Call, ...]) -> Wait:
     """A backward pass that stands still where no recorder tells of DDP's reductions. It proves nothing by itself."""
-    return Wait("all_reduce", "0", 0, 0, -1, call.entered_at, call.site, firm=False)
+    group = next((other.group for other in reversed(calls) if other.group), "0")
+    return Wait("all_reduce", group, 0, 0, -1, call.entered_at, call.site, firm=False)
 
 
 def _wait_for_event(event: Event, seen: RankEvidence, *, firm: bool, site: tuple[Frame, ...] = ()) -> Wait:
