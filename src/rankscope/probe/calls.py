@@ -199,7 +199,7 @@ class CallRecorder:
         def end(token: Token | None) -> None:
             self.end(op, token, False)
 
-        return _build_wrapper(function, begin, failed, end, like)  # type: ignore[no-any-return]
+        return build_wrapper(function, begin, failed, end, like)  # type: ignore[no-any-return]
 
     def wrap_method(self, owner: type, name: str, note: Callable[..., str]) -> None:
         """Replaces `owner.name`, a method of a C++ class, by a recorded one."""
@@ -246,7 +246,8 @@ def make(func, begin, failed, end, wraps):
 _CALL_LINE = 6
 
 
-def _build_wrapper(function: Any, begin: Any, failed: Any, end: Any, like: CodeType | None) -> Any:
+def build_wrapper(function: Any, begin: Any, failed: Any, end: Any, like: CodeType | None = None) -> Any:
+    """`function` between `begin` and `end`, which is given what `begin` returned, or `failed` where it raised."""
     file, line = OWN_CODE, _CALL_LINE  # no file: tracebacks would show a line of it that has nothing to do with it
     if like is not None:
         # A decorator, the def, `try:` and the call: torch's wrapper has been these four lines since it exists.
