@@ -31,39 +31,13 @@ from chaos_processes import (
     send,
     shared_folders,
 )
+from chaos_programs import PROGRAMS, SHARES
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from namespaces import Host, hosts
 
 STEPS = 40
-PROGRAM = """
-import sys, time
-import torch, torch.distributed as dist
-from torch.utils.data import DataLoader, Dataset
-
-class Rows(Dataset):
-    def __len__(self): return 10**6
-    def __getitem__(self, at): return torch.ones(8)
-
-def main():
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    loader = iter(DataLoader(Rows(), batch_size=4, num_workers=1))
-    for step in range(int(sys.argv[1])):
-        optimizer.zero_grad()
-        model(next(loader)).sum().backward()
-        optimizer.step()
-        print("step", step, flush=True)
-        time.sleep(0.05)
-    dist.barrier()
-    dist.destroy_process_group()
-
-if __name__ == "__main__":
-    main()
-"""
 BLOWS: dict[str, list[float | signal.Signals]] = {
     "kill": [signal.SIGKILL],
     "segfault": [signal.SIGSEGV],
@@ -81,6 +55,8 @@ START_S = 60.0
 """What the ranks may take to start, on a busy machine."""
 PHASES = ("start", "ranks", "steps", "steps")
 """The moment is counted from the start of the command, of the ranks, or of the first step."""
+LATEST_S = {"start": 5.0, "ranks": 3.0, "steps": 2.2}
+"""After that most jobs have ended, or come to the next phase."""
 _OF_TORCH = ("pymp-", "torchinductor_")
 """Folders that the program itself leaves there."""
 _FROM_OUTSIDE = ("guard", "launcher", "warden")
@@ -92,8 +68,9 @@ class Round:
     nodes: int
     victim: str
     blow: str
-    after_s: float
+    after_s: float = 0.0
     """After the beginning of the phase."""
+    program: str = "ddp"
     phase: str = "start"
     node: int = 0
     """The one that is struck."""
@@ -121,7 +98,8 @@ class Node:
 def play(number: int, chance: random.Random, keep: Path | None, *, namespaces: bool) -> Round:
     """One job, one blow."""
     nodes = 2 if number % 4 == 3 else 1
-    it = Round(number, nodes, chance.choice(VICTIMS), chance.choice(list(BLOWS)), round(chance.uniform(0.0, 4.0), 2))
+    it = Round(number, nodes, chance.choice(VICTIMS), chance.choice(list(BLOWS)))
+    it.program = chance.choices(list(SHARES), list(SHARES.values()))[0]
     it.phase = chance.choice(PHASES)
     it.node = chance.randrange(nodes)
     special = chance.random()
@@ -129,13 +107,14 @@ def play(number: int, chance: random.Random, keep: Path | None, *, namespaces: b
         it.victim, it.blow = DISK, "full"
     elif special < 0.3 and nodes == 2 and namespaces:
         it.victim, it.blow, it.phase = NETWORK, "cut off", "steps"  # before that nodes wait as told
+    it.after_s = round(chance.uniform(0.0, LATEST_S[it.phase]), 2)
     folder = Path(tempfile.mkdtemp(prefix="rankscope-chaos-"))
     mark, before = uuid.uuid4().hex, shared_folders()
     try:
         with contextlib.ExitStack() as stack:
             disk = stack.enter_context(small_disk(folder)) if it.victim == DISK else None
             machines = stack.enter_context(hosts(2)) if nodes == 2 and namespaces else None
-            job = start(folder, mark, nodes, machines, disk or folder)
+            job = start(it, folder, mark, machines, disk or folder)
             begun = time.monotonic()
             await_phase(it, job, folder)
             time.sleep(it.after_s)
@@ -156,16 +135,18 @@ def play(number: int, chance: random.Random, keep: Path | None, *, namespaces: b
     return it
 
 
-def start(folder: Path, mark: str, nodes: int, machines: list[Host] | None, place: Path) -> list[Node]:
-    (folder / "train.py").write_text(PROGRAM)
+def start(it: Round, folder: Path, mark: str, machines: list[Host] | None, place: Path) -> list[Node]:
+    (folder / "train.py").write_text(PROGRAMS[it.program])
+    nodes = it.nodes
     for name in ("tmp", "home"):
         (folder / name).mkdir()
-    port, job = free_port(), []
+    port, between_ranks, job = free_port(), free_port(), []
     for node in range(nodes):
         run = place / f"run-{node}"
         own = f"{mark}-{node}"
         env = {**os.environ, MARK: own, "TMPDIR": str(folder / "tmp"), "HOME": str(folder / "home")}
         env |= {"PYTHONUNBUFFERED": "1", "RANKSCOPE_KEY": mark * 2, "OMP_NUM_THREADS": "1"}
+        env |= {"CHAOS_ADDRESS": machines[0].address if machines else "127.0.0.1", "CHAOS_PORT": str(between_ranks)}
         words = [sys.executable, "-m", "rankscope", "run", "--nproc-per-node", str(2 // nodes), "--run-dir", str(run)]
         if nodes == 2:
             address = machines[0].address if machines else "127.0.0.1"

@@ -8,7 +8,7 @@ a crash of the interpreter, more than five seconds or more than 500 MB for one i
 its place is printed. Inputs are read in batches, each in a process of its own, so that a crash costs one batch.
 
 `--pause-while FILE` reads nothing while that file is there. With `--out` the counts are written after every batch, and
-a run that was ended goes on where it was.
+a run that was ended goes on where it was. `--words FILE` prints them as docs/reliability.md has them.
 """
 
 from __future__ import annotations
@@ -85,11 +85,17 @@ def main() -> int:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--keep", type=Path, default=Path(tempfile.gettempdir()) / "rankscope-fuzz-faults")
     parser.add_argument("--pause-while", type=Path)
+    parser.add_argument("--words", type=Path, help="what was written there, in words, and nothing else")
     chosen = parser.parse_args()
+    if chosen.words is not None:
+        print(in_words(resumed(chosen.words)))
+        return 0
     tally = resumed(chosen.out)
     readers = [READERS[chosen.reader]] if chosen.reader else list(READERS.values())
+    for reader in readers:
+        reader.input(random.Random(0))  # what inputs are made from is read once, not again in every batch
     folder = Path(tempfile.mkdtemp(prefix="rankscope-fuzz-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None))
-    begun = time.monotonic() - tally.seconds
+    begun, before = time.monotonic(), tally.seconds
     try:
         while tally.inputs < chosen.inputs and time.monotonic() - begun < chosen.seconds:
             while chosen.pause_while is not None and chosen.pause_while.exists():
@@ -97,7 +103,7 @@ def main() -> int:
             known = len(tally.faults)
             one_batch(f"{chosen.seed}/{tally.batches}", readers, folder, chosen.keep, tally)
             tally.batches += 1
-            tally.seconds = time.monotonic() - begun
+            tally.seconds = before + time.monotonic() - begun
             for fault in tally.faults[known:]:
                 print(f"{fault['reader']}: {fault['kept']}\n{fault['what']}", flush=True)
             if chosen.out is not None:
@@ -112,6 +118,15 @@ def main() -> int:
         f"{tally.slowest_s:.2f} s, the largest {tally.largest_mb} MB"
     )
     return int(bool(tally.faults))
+
+
+def in_words(tally: Tally) -> str:
+    faults = ", ".join(sorted({fault["reader"] for fault in tally.faults})) or "none"
+    readers = ", ".join(f"{name} {count:,}" for name, count in tally.readers.most_common())
+    return (
+        f"{tally.inputs:,} inputs, {tally.refused:,} of them refused; faults: {faults}. The slowest took "
+        f"{tally.slowest_s:.1f} s, the largest {tally.largest_mb} MB.\n\nBy reader: {readers}."
+    )
 
 
 def resumed(out: Path | None) -> Tally:
@@ -189,7 +204,7 @@ def read_batch(
     refused, slowest, largest = 0, 0.0, 0
     for at in range(first, BATCH):
         reader, data = made(name, at, readers)
-        before = peak()
+        before = peak_from_here()
         begun = time.monotonic()
         progress[:] = _PROGRESS.pack(at, begun)
         fault: str | None = None
@@ -203,7 +218,7 @@ def read_batch(
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
         slowest = max(slowest, time.monotonic() - begun)
-        grown = peak() - before
+        grown = max(peak()[0] - before[0], peak()[1] - before[1])
         largest = max(largest, grown >> 20)
         if fault is None and grown > LARGE:
             fault = f"took {grown >> 20} MB"
@@ -224,9 +239,18 @@ def too_slow(_number: int, _frame: FrameType | None) -> None:
     raise TooSlow
 
 
-def peak() -> int:
-    """Of this process, and of those that it had read for it."""
-    return max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) << 10
+def peak_from_here() -> tuple[int, int]:
+    """As `peak`, where this process's own begins again at what it has now."""
+    with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
+        file.write("5")
+    return peak()
+
+
+def peak() -> tuple[int, int]:
+    """Of this process, and of the largest of those that it had read for it."""
+    with open("/proc/self/status", "rb") as file:
+        own = next(int(line.split()[1]) << 10 for line in file if line.startswith(b"VmHWM:"))
+    return own, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10
 
 
 def kept(keep: Path, reader: Reader, number: str, data: bytes, what: str) -> dict[str, str]:

@@ -214,6 +214,28 @@ def recordings() -> list[Any]:
 
 
 @cache
+def large_recordings() -> list[Any]:
+    """The last looks of the four largest recordings."""
+    paths = sorted((REPOSITORY / "zoo" / "recorded").rglob("*.json.xz"), key=lambda path: path.stat().st_size)[-4:]
+    return [json.loads(lzma.decompress(path.read_bytes()))["looks"][-1]["evidence"] for path in paths]
+
+
+@cache
+def large_dumps() -> list[Any]:
+    """As full as torch's recorder is by default, with a stack for every call."""
+    whole = dumps()[0]
+    call = {**whole["entries"][0], "frames": whole["entries"][0]["frames"] * 20}
+    calls = [{**call, "record_id": n, "collective_seq_id": n, "retired": n < 1990} for n in range(2000)]
+    return [{**whole, "entries": calls}]
+
+
+@cache
+def large_texts() -> list[bytes]:
+    """Half a megabyte of log."""
+    return [(each + b"\n") * (500_000 // len(each)) for each in texts()]
+
+
+@cache
 def answers() -> list[bytes]:
     """Of NCCL's RAS."""
     return [path.read_bytes() for path in sorted((REPOSITORY / "tests" / "evidence" / "ras").iterdir())]

@@ -26,6 +26,9 @@ from fuzz_inputs import (
     as_pickle,
     dumps,
     error_files,
+    large_dumps,
+    large_recordings,
+    large_texts,
     recordings,
     seeds,
     spoil,
@@ -57,7 +60,8 @@ from rankscope.evidence.store import load_evidence
 from rankscope.evidence.tracebacks import find_tracebacks
 from rankscope.launch.nodes import words
 from rankscope.launch.nodes.bounds import TooMuch
-from rankscope.launch.nodes.parcel import unpack
+from rankscope.launch.nodes.parcel import pack, unpack
+from rankscope.launch.nodes.parts import KINDS, Library, name_of
 from rankscope.launch.nodes.seal import Seal
 from rankscope.mask import mask_text
 from rankscope.mask.code import mask_code
@@ -301,10 +305,34 @@ def of_words(chance: random.Random) -> bytes:
     return spoiled_or_warped(spoken(), as_word, chance)
 
 
+@cache
+def parcels() -> list[Any]:
+    """A parcel of each recording, with the texts of its parts."""
+    found = []
+    for data in evidence_json():
+        packed = pack(msgspec.json.decode(data, type=Evidence))
+        parts = [zlib.decompress(part).decode() for part in packed.parts.values()]
+        found.append({"parcel": json.loads(zlib.decompress(packed.data)), "parts": parts})
+    return found
+
+
 def of_parcels(chance: random.Random) -> bytes:
-    if chance.random() < 0.3:
-        return spoil(zlib.compress(chance.choice(evidence_json()), 1), b"\x78\x01", chance)
-    return zlib.compress(spoiled_or_warped(recordings(), as_json, chance), 1)
+    return spoiled_or_warped(parcels(), as_json, chance, 0.1)
+
+
+def a_parcel(data: bytes, _folder: Path) -> None:
+    """Parts come under the names that the parcel has for them, whatever they hold now."""
+    try:
+        document = json.loads(data)
+        text, texts = as_json(document["parcel"]), [str(each).encode() for each in document["parts"]]
+    except (ValueError, TypeError, KeyError, RecursionError, AttributeError) as error:
+        raise TooMuch("nothing of a parcel is left") from error
+    parcel, library = unpack(zlib.compress(text, 1), (0, 1)), Library()
+    for text in texts:
+        for kind in KINDS:
+            with contextlib.suppress(TooMuch):
+                library.add(name_of(kind, text), kind, zlib.compress(text, 1), 2)
+    library.open(parcel)
 
 
 def any_file(data: bytes, folder: Path) -> None:
@@ -352,13 +380,17 @@ READERS = {
         ),
         Reader("verdict", 5, of_values(verdicts, as_json), lambda data, _: verdict_from_json(data)),
         Reader("word of a node", 10, of_words, a_word, (words.Nonsense,)),
-        Reader("parcel of a node", 0.4, of_parcels, lambda data, _: unpack(data, (0, 1)), (TooMuch,)),
+        Reader("parcel of a node", 0.4, of_parcels, a_parcel, (TooMuch,)),
         Reader("page of a rank", 0.7, of_a_page, a_page),
         Reader("non-finite step", 0.4, of_nan_files, nan_file),
         Reader("evidence", 0.5, of_values(recordings, as_json), evidence_file),
         Reader("evidence and rules", 0.4, of_values(recordings, as_json), evidence_and_rules),
         Reader("folder of a run", 0.5, of_values(verdicts, as_json), a_run_folder),
         Reader("any file", 0.3, of_bytes(seeds), any_file),
+        Reader("large dump", 0.3, of_values(large_dumps, as_pickle), a_record(read_pickle)),
+        Reader("large log", 0.02, of_bytes(large_texts), a_log),
+        Reader("large text of ranks", 0.02, of_bytes(large_texts), some_text),
+        Reader("large evidence and rules", 0.03, of_values(large_recordings, as_json), evidence_and_rules),
     )
 }
 

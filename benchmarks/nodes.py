@@ -17,11 +17,12 @@ import argparse
 import multiprocessing
 import os
 import platform
+import random
 import resource
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from importlib import metadata
 from multiprocessing.queues import SimpleQueue
@@ -46,9 +47,11 @@ from rankscope.evidence.model import (
     Thread,
 )
 from rankscope.launch.nodes import exchange
+from rankscope.launch.nodes.channel import Channel
 from rankscope.launch.nodes.exchange import Exchange
 from rankscope.launch.nodes.opening import open_exchange
-from rankscope.launch.nodes.parcel import NEWEST, pack, travelling, unpack
+from rankscope.launch.nodes.parcel import NEWEST, Packed, pack, travelling, unpack
+from rankscope.launch.nodes.parts import Library
 from rankscope.launch.nodes.words import Beat, encode
 from rankscope.report.conclude import conclude
 
@@ -81,13 +84,13 @@ class Cost:
     """Of one core, in the speaking node with the store, while nothing happens."""
     look_s: float
     look_cpu_s: float
+    look_bytes: int
+    """That came through the store for one look at everything, parts included."""
+    second_s: float
+    second_bytes: int
+    """The same job a moment later: nothing has moved but the times of the samples."""
     diagnose_s: float
     memory_bytes: int
-
-    @property
-    def look_bytes(self) -> int:
-        """Through the store, for one look at everything."""
-        return self.nodes * self.parcel_bytes
 
 
 def made_up(node: int, ranks: int, world: int, newest: int = NEWEST) -> Evidence:
@@ -108,18 +111,21 @@ def made_up(node: int, ranks: int, world: int, newest: int = NEWEST) -> Evidence
 
 def _rank(rank: int, local: int, node: int, world: int, now: float, newest: int) -> RankEvidence:
     late = rank == world - 1
+    moment = random.Random(rank).random  # no two ranks enter and leave at the same time
     first = NEWEST - newest
     made = NEWEST - late
     calls = tuple(
         Call(
-            n + 5000, "all_reduce", "0", n + 5001, 1, 0, now - 600 + n, None if n == NEWEST - 1 else now - 599.9 + n,
-            False, n, -1, 25_000_000 + n % 7, "float32", (TRAIN,),
+            n + 5000, "all_reduce", "0", n + 5001, rank + 1, 0, now - 600 + n + moment() / 20,
+            None if n == NEWEST - 1 else now - 599.9 + n + moment() / 20, False, n, -1, 25_000_000 + n % 7, "float32",
+            (TRAIN,),
         )
         for n in range(first, made)
     )  # fmt: skip
     collectives = tuple(
         Collective(
-            n, "0", n + 5001, 0, "all_reduce", "gloo", False, "scheduled", n < NEWEST - 1, now - 600 + n,
+            n, "0", n + 5001, 0, "all_reduce", "gloo", False, "scheduled", n < NEWEST - 1,
+            now - 600 + n + moment() / 20,
             ((25_000_000 + n % 7,),), ((25_000_000 + n % 7,),), ("Float",), ("Float",),
         )
         for n in range(first, made)
@@ -144,6 +150,32 @@ def _rank(rank: int, local: int, node: int, world: int, now: float, newest: int)
     )
 
 
+def a_moment_later(seen: Evidence) -> Evidence:
+    """The ranks stand where they stood; they were looked at again."""
+
+    def later(rank: RankEvidence) -> RankEvidence:
+        stacks = tuple(replace(stack, at=stack.at + 5) for stack in rank.stacks)
+        samples = tuple(replace(sample, at=sample.at + 5, cpu_s=sample.cpu_s + 0.01) for sample in rank.processes)
+        return replace(rank, stacks=stacks, processes=samples, still_for_s=8.0)
+
+    return replace(seen, collected_at=seen.collected_at + 5, ranks=tuple(map(later, seen.ranks)))
+
+
+class Counted:
+    """Counts what the speaker's channel brings."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.bytes = 0
+        read = channel.read
+
+        def counting(keys: Sequence[str]) -> list[bytes | None]:
+            found = read(keys)
+            self.bytes += sum(len(value) for value in found if value is not None)
+            return found
+
+        vars(channel)["read"] = counting
+
+
 def _open(store: Any, node: int, nodes: int, ranks: int, seen: Evidence) -> Exchange:
     opened = open_exchange(
         store,
@@ -163,11 +195,12 @@ def _open(store: Any, node: int, nodes: int, ranks: int, seen: Evidence) -> Exch
 
 def follow(ports: SimpleQueue[int], own: Sequence[int], nodes: int, ranks: int, over: Event) -> None:
     """A process with some of the nodes that do not speak."""
-    parcels = {}
+    looks: dict[int, list[Packed]] = {}
     for node in own:
-        parcels[node] = pack(made_up(node, ranks, nodes * ranks, travelling(nodes)))
+        first = made_up(node, ranks, nodes * ranks, travelling(nodes))
+        looks[node] = [pack(first), pack(a_moment_later(first))]
     # All nodes of this process share its interpreter: the work of each on its own machine is not done here again.
-    vars(exchange)["pack"] = lambda seen, *_: parcels[seen.ranks[0].rank // ranks]
+    vars(exchange)["pack"] = lambda seen, *_: looks[seen.ranks[0].rank // ranks].pop(0)
     store = TCPStore("127.0.0.1", ports.get(), None, False, timedelta(seconds=120), wait_for_workers=False)
     opened = [_open(store, node, nodes, ranks, made_up(node, ranks, nodes * ranks, 1)) for node in own]
     over.wait()
@@ -190,10 +223,11 @@ def measure(nodes: int, ranks: int) -> Cost:
     try:
         _await_all(speaker, nodes)
         beats = _share_while_nothing_happens()
+        counted = Counted(vars(speaker)["_channel"])
         before = time.process_time()
         begun = time.perf_counter()
         seen = speaker.gather("still")
-        looked, worked = time.perf_counter() - begun, time.process_time() - before
+        looked, worked, brought = time.perf_counter() - begun, time.process_time() - before, counted.bytes
         assert seen is not None
         states = Counter(node.state for node in seen.nodes)
         if states["answered"] < nodes:
@@ -206,28 +240,46 @@ def measure(nodes: int, ranks: int) -> Cost:
         if verdict.outcome != "hang" or [culprit.rank for culprit in verdict.culprits] != [late]:
             raise SystemExit(f"{nodes} nodes: a wrong verdict, {verdict.headline}")
         print(f"{nodes} nodes: {verdict.headline[:100]}", flush=True)
+        counted.bytes = 0
+        begun = time.perf_counter()
+        again = speaker.gather("still")
+        second, second_bytes = time.perf_counter() - begun, counted.bytes
+        if again is None or conclude(again).culprits != verdict.culprits:
+            raise SystemExit(f"{nodes} nodes: the second look found something else")
     finally:
         over.set()
         for worker in workers:
             worker.join(20)
             worker.kill()
         speaker.close("ended")
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     whole = made_up(1, ranks, nodes * ranks)
-    parcel, packed = _timed(lambda: pack(whole, 0.0, travelling(nodes)))
-    _, unpacked = _timed(lambda: unpack(parcel))
+    packed, packing = _timed(lambda: pack(whole, 0.0, travelling(nodes)))
+    _, reading = _timed(lambda: _read(packed))
     return Cost(
         nodes=nodes,
         ranks=ranks,
         beat_bytes=len(encode(Beat(1000, time.time(), True, 3))),
-        parcel_bytes=len(parcel),
-        pack_s=packed,
-        unpack_s=unpacked,
+        parcel_bytes=len(packed.data) + sum(map(len, packed.parts.values())),
+        pack_s=packing,
+        unpack_s=reading,
         beats_share=beats,
         look_s=looked,
         look_cpu_s=worked,
+        look_bytes=brought,
+        second_s=second,
+        second_bytes=second_bytes,
         diagnose_s=diagnosed,
-        memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        memory_bytes=memory,
     )
+
+
+def _read(packed: Packed) -> Evidence:
+    """By somebody who knows nothing yet."""
+    library, parcel = Library(), unpack(packed.data)
+    for name, kind in library.lacks(parcel).items():
+        library.add(name, kind, packed.parts[name], 8)
+    return library.open(parcel)
 
 
 def _await_all(speaker: Exchange, nodes: int) -> None:
@@ -262,23 +314,27 @@ def _timed(work: Callable[[], T]) -> tuple[T, float]:
 def table(costs: Sequence[Cost]) -> str:
     lines = [
         "| nodes × ranks | a beat, each 0.5 s | beats: of a core | a node's evidence | packing it | reading it "
-        "| sent for a look | look, all in | its processor time | diagnosis | memory |",
-        "| --- " * 11 + "|",
+        "| brought for a look | look, all in | its processor time | second look | brought for it | diagnosis "
+        "| memory |",
+        "| --- " * 13 + "|",
     ]
     for cost in costs:
         lines.append(
             f"| {cost.nodes} × {cost.ranks} | {cost.beat_bytes} bytes | {cost.beats_share:.1%} "
             f"| {cost.parcel_bytes / 1e3:.0f} kB | {cost.pack_s * 1e3:.0f} ms | {cost.unpack_s * 1e3:.0f} ms "
             f"| {cost.look_bytes / 1e6:.1f} MB | {cost.look_s:.1f} s | {cost.look_cpu_s:.1f} s "
-            f"| {cost.diagnose_s:.1f} s | {cost.memory_bytes / 1e6:.0f} MB |"
+            f"| {cost.second_s:.1f} s | {cost.second_bytes / 1e6:.1f} MB | {cost.diagnose_s:.1f} s "
+            f"| {cost.memory_bytes / 1e6:.0f} MB |"
         )
     return "\n".join(lines)
 
 
 ABOUT = """\
 Beats, look, processor time, diagnosis and memory are those of the one node that speaks, which also serves the store.
-A node sends the same amount whatever the number of ranks elsewhere; with more than 16 nodes each leaves more of its
-oldest calls at home. Packing is done by every node at the same time, each on its own machine.
+A node sends the same amount whatever the number of ranks elsewhere, and of that only what no other node has sent; with
+more than 16 nodes each leaves more of its oldest calls at home. Packing is done by every node at the same time, each on
+its own machine. The second look is at the same ranks a moment later, which stand where they stood. Memory is the peak
+of the whole speaking process: torch alone is 220 MB of it.
 """
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +46,7 @@ def facts_table() -> str:
 
 
 def _fields(fact: type[Fact]) -> str:
-    return ", ".join(f"`{field.name}`" for field in fields(fact)) or "–"
+    return ", ".join(f"`{name}`" for name in fact.__struct_fields__) or "–"
 
 
 def _meaning(fact: type[Fact]) -> str:
@@ -72,14 +71,14 @@ def schema() -> dict[str, Any]:
         "type": "object",
         "required": ["kind"],
         "properties": {"kind": {"enum": sorted(FACTS)}},
-        "allOf": [_fact_schema(kind, FACTS[kind]) for kind in sorted(FACTS) if fields(FACTS[kind])],
+        "allOf": [_fact_schema(kind, FACTS[kind]) for kind in sorted(FACTS) if FACTS[kind].__struct_fields__],
     }
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "verdict.json of Rankscope"}
     return {**head, **made}
 
 
 def _fact_schema(kind: str, fact: type[Fact]) -> dict[str, Any]:
-    names = [field.name for field in fields(fact)]
+    names = list(fact.__struct_fields__)
     return {"if": {"properties": {"kind": {"const": kind}}}, "then": {"required": names}}
 
 

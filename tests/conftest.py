@@ -25,6 +25,7 @@ MARK = "RANKSCOPE_TEST_MARK"
 MOST_SECOND_LOOKS = 5
 _FINAL = "rankscope/final"
 COMMAND = (sys.executable, "-m", "rankscope")
+os.environ["RANKSCOPE_LANG"] = "en"  # whatever the locale of whoever runs the tests
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -37,7 +37,7 @@ FROM_TESTS = (ROOT / "docs" / "features.md", ROOT / "docs" / "launchers.md")
 """Made from tests that run their commands: scripts/features.py, tests/launch/test_launchers.py."""
 PAGES = (
     ROOT / "README.md",
-    *(page for page in sorted((ROOT / "docs").glob("*.md")) if page not in FROM_TESTS),
+    *(page for page in sorted((ROOT / "docs").rglob("*.md")) if page not in FROM_TESTS),
     ROOT / "benchmarks" / "README.md",
 )
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -101,6 +101,16 @@ RUNNING: dict[str, Way] = {
     ),
     "rankscope watch --notify 'echo \"$RANKSCOPE_OUTCOME $RANKSCOPE_RUN\" >> ended.txt' -- "
     "torchrun --standalone --nproc-per-node 2 train.py": Way(shows="rank 1 of 2"),
+    "rankscope watch -- python train.py": Way(
+        shows="rank 1 of 2",
+        instead="rankscope watch -- torchrun --standalone --nproc-per-node 2 train.py",
+        because="train.py is no Lightning program here; tests/launch/test_launchers.py has one",
+    ),
+    "rankscope watch -- accelerate launch train.py": Way(
+        shows="--run-dir",
+        instead="rankscope watch --help",
+        because="accelerate asks for a configuration; tests/launch/test_launchers.py gives it one",
+    ),
     "rankscope run --gpus 0,3": Way(shows="--gpus", instead="rankscope run --help", because="needs GPUs"),
     "srun --nodes 2 --ntasks-per-node=1 rankscope run --nproc-per-node 8 train.py": Way(
         shows="srun --ntasks-per-node=1",
@@ -368,7 +378,7 @@ def test_commands_about_running_checking_and_launching_work(reader: Reader) -> N
     (reader.folder / "my.yaml").write_text(blocks("docs/data.md", "yaml")[0])
     with ThreadPoolExecutor(2) as pool:  # most of the time goes into starting
         list(pool.map(reader.types, RUNNING.keys(), RUNNING.values()))
-    for page in ("docs/stages.md", "docs/numbers.md"):
+    for page in ("docs/stages.md", "docs/numbers.md", "docs/python.md"):
         for snippet in blocks(page, "python"):
             reader.types(f"python of {page}", Way(instead=f"python - <<'END'\n{snippet}\nEND", because="a program"))
 

@@ -4,34 +4,23 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Iterable
 
 from rankscope import __version__
 from rankscope.errors import RankscopeError, UsageError
 from rankscope.mask import learn, mask_text
 from rankscope.terminal_text import harmless
+from rankscope.verbs import Verb, brought_verbs, load_verb
 
-USAGE = """\
+HEAD = """\
 usage: rankscope VERB [arguments]
 
 torchrun that tells you why: starts a multi-GPU PyTorch job nobody edited, and when it hangs or dies names the rank,
 the line of your code, the cause and the fix.
 
 verbs:
-  run        start a job; takes every option of torchrun         rankscope run --nproc-per-node 4 train.py
-  watch      start any command and watch the ranks in it         rankscope watch -- accelerate launch train.py
-  attach     look at a job that hangs now, whoever started it    rankscope attach
-  top        a board of a job that runs: who does what, how      rankscope top
-             fast, and who waits for whom
-  diagnose   say what happened, from a run's folder, dumps,      rankscope diagnose nccl_trace_rank_* train.log
-             stacks or logs
-  report     the same as a page to send, markdown or a trace     rankscope report runs/1115-021233-train
-  train      train a language model as such a job                rankscope train --debug
-  prepare    turn text into the dataset of a training run        rankscope prepare --debug
-  check      is this machine fit to train?                       rankscope check
-  gpus       the GPUs of this machine, and who uses them         rankscope gpus
-  launch     start the same run on a cluster                     rankscope launch slurm --nodes 2 -- train.py
-
+"""
+FOOT = """
   rankscope VERB --help     options of a verb
   rankscope --version
 """
@@ -85,54 +74,94 @@ def _gpus(arguments: list[str]) -> int:
     return gpus_command(arguments)
 
 
-def _train(arguments: list[str]) -> int:
-    from rankscope.train.command import train_command
-
-    return train_command(arguments)
-
-
-def _prepare(arguments: list[str]) -> int:
-    from rankscope.train.data.command import prepare_command
-
-    return prepare_command(arguments)
-
-
 def _launch(arguments: list[str]) -> int:
     from rankscope.clusters.command import launch_command
 
     return launch_command(arguments)
 
 
-VERBS: dict[str, Callable[[list[str]], int]] = {
-    "run": _run,
-    "watch": _watch,
-    "attach": _attach,
-    "top": _top,
-    "diagnose": _diagnose,
-    "report": _report,
-    "check": _check,
-    "gpus": _gpus,
-    "train": _train,
-    "prepare": _prepare,
-    "launch": _launch,
+VERBS: dict[str, Verb] = {
+    "run": Verb(
+        "start a job; takes every option of torchrun",
+        "rankscope run --nproc-per-node 4 train.py",
+        _run,
+    ),
+    "watch": Verb(
+        "start any command and watch the ranks in it",
+        "rankscope watch -- accelerate launch train.py",
+        _watch,
+    ),
+    "attach": Verb(
+        "look at a job that hangs now, whoever started it",
+        "rankscope attach",
+        _attach,
+    ),
+    "top": Verb(
+        "a board of a job that runs: who does what, how\nfast, and who waits for whom",
+        "rankscope top",
+        _top,
+    ),
+    "diagnose": Verb(
+        "say what happened, from a run's folder, dumps,\nstacks or logs",
+        "rankscope diagnose nccl_trace_rank_* train.log",
+        _diagnose,
+    ),
+    "report": Verb(
+        "the same as a page to send, markdown or a trace",
+        "rankscope report runs/1115-021233-train",
+        _report,
+    ),
+    "check": Verb("is this machine fit to train?", "rankscope check", _check),
+    "gpus": Verb("the GPUs of this machine, and who uses them", "rankscope gpus", _gpus),
+    "launch": Verb(
+        "start the same run on a cluster",
+        "rankscope launch slurm --nodes 2 -- train.py",
+        _launch,
+    ),
 }
+"""Those of the core. Packages bring others, as the training system does: verbs.py."""
+
+
+def usage() -> str:
+    """Every verb, also those of packages; one that cannot be loaded says why in its place."""
+    rows = [row for name, verb in VERBS.items() for row in _rows(name, verb)]
+    for name, entry in brought_verbs().items():
+        if name in VERBS:
+            continue
+        try:
+            rows += _rows(name, load_verb(entry))
+        except UsageError as error:
+            rows.append(f"  {name:<10} {error}")
+    return f"{HEAD}{harmless(chr(10).join(rows))}\n{FOOT}"
+
+
+def _rows(name: str, verb: Verb) -> list[str]:
+    first, *rest = verb.does.splitlines()
+    return [f"  {name:<10} {first:<51} {verb.example}", *(f"  {'':<10} {line}" for line in rest)]
+
+
+def find_verb(name: str) -> Verb:
+    """The core's own verb of that name, else a package's."""
+    if name in VERBS:
+        return VERBS[name]
+    brought = brought_verbs()
+    if name in brought:
+        return load_verb(brought[name])
+    raise UsageError(f"no verb '{name}'{_nearest(name, brought)}; see 'rankscope --help'")
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Entry point; returns the exit code."""
     given = sys.argv[1:] if arguments is None else arguments
     if not given or given[0] in ("-h", "--help", "help"):
-        print(USAGE, end="")
+        print(usage(), end="")
         return 0 if given else 2
     if given[0] in ("-V", "--version"):
         print(f"rankscope {__version__}")
         return 0
     learn(given, os.environ)  # what they call a secret stays one, in whatever text it turns up later
     try:
-        verb = VERBS.get(given[0])
-        if verb is None:
-            raise UsageError(f"no verb '{given[0]}'{_nearest(given[0])}; see 'rankscope --help'")
-        return verb(given[1:])
+        return find_verb(given[0]).command(given[1:])
     except RankscopeError as error:
         print(harmless(f"rankscope: {mask_text(str(error))}"), file=sys.stderr)
         return error.exit_code
@@ -145,7 +174,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 141
 
 
-def _nearest(word: str) -> str:
+def _nearest(word: str, brought: Iterable[str]) -> str:
     from rankscope.spelling import nearest
 
-    return nearest(word, (*VERBS, "--help", "--version"))
+    return nearest(word, (*VERBS, *brought, "--help", "--version"))

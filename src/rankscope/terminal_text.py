@@ -7,6 +7,7 @@ title, write to the clipboard, jump over other ranks' lines or switch the termin
 from __future__ import annotations
 
 import re
+import unicodedata
 
 _SEQUENCE = (
     r"(?:\x1b\[|\x9b)(?P<how>[0-?]*[ -/]*)(?P<what>[@-~])"  # colours, cursor moves, modes
@@ -20,6 +21,7 @@ _ESCAPES_AND_CONTROLS = re.compile(rf"{_SEQUENCE}|[\x00-\x08\x0a-\x1f\x7f-\x9f\u
 _HARMLESS = re.compile(rb"[\t -~]*")
 _COLOUR = re.compile(r"[0-9;:]*")
 _RESET = "\x1b[0m"
+_WORDS = re.compile(r"(\s*)(\S+)")
 
 
 def harmless(text: str) -> str:
@@ -57,3 +59,32 @@ def _harmless_line(line: str) -> str:
 
     shown = _ESCAPES_AND_CONTROLS.sub(kept, line)
     return shown + _RESET if coloured else shown
+
+
+def columns(text: str) -> int:
+    """How wide a terminal shows it: Korean, Chinese and Japanese characters take two columns."""
+    return len(text) if text.isascii() else sum(map(_character_columns, text))
+
+
+def wrapped(text: str, width: int, first: str = "", then: str = "") -> list[str]:
+    """Lines no wider than that, the first after `first` and the others after `then`. A word stays in one piece, to be
+    clicked and copied, even where it is wider."""
+    lines, used, begun = [first], columns(first), False
+    for blank, word in _WORDS.findall(text):
+        if begun and used + len(blank) + columns(word) > width:
+            lines.append(then)
+            used, begun = columns(then), False
+        piece = f"{blank}{word}" if begun else word
+        lines[-1] += piece
+        used, begun = used + columns(piece), True
+    return lines
+
+
+def padded(text: str, width: int) -> str:
+    return text + " " * max(0, width - columns(text))
+
+
+def _character_columns(character: str) -> int:
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1

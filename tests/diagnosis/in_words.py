@@ -9,6 +9,7 @@ from rankscope.diagnosis.verdict import Alternative, Certainty, Culprit, Outcome
 from rankscope.report.conclude import alternative_in_words, culprit_in_words
 from rankscope.report.words import headline, sentence
 from rankscope.report.words.advice import advise
+from rankscope.report.words.languages import language
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +28,15 @@ class Told:
 
 
 def in_words(finding: Finding) -> Told:
+    english = language("en")
     return Told(
         outcome=finding.outcome,
         cause=finding.cause,
         certainty=finding.certainty,
-        culprits=tuple(map(culprit_in_words, finding.culprits)),
+        culprits=tuple(culprit_in_words(each, english) for each in finding.culprits),
         summary=headline(finding.summary),
         because=tuple(map(sentence, finding.because)),
         fix=tuple(map(advise, finding.fix)),
-        alternatives=tuple(map(alternative_in_words, finding.alternatives)),
+        alternatives=tuple(alternative_in_words(each, english) for each in finding.alternatives),
         references=finding.references,
     )

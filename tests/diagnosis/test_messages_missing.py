@@ -59,3 +59,48 @@ def test_neither_a_waiting_receiver_nor_its_successor_is_blamed_for_a_message_th
 
 def test_a_receive_that_was_never_made_before_stays_a_matter_of_the_branch() -> None:
     assert {culprit.rank for culprit in told(before=0).culprits} != {0}
+
+
+def chain(sent_in_last_step: int, received_by_middle: int) -> Verdict:
+    """Rank 0 sends to rank 1, which passes on to rank 2: one or two messages in a step, in the last one as told. Rank 2
+    waits for one more, the others have gone on to the barrier."""
+
+    def made(*messages: tuple[str, int, int], last: tuple[int, ...]) -> tuple[Call, ...]:
+        steps = [(step, (1 + step % 2,) * len(last) if step < 6 else last) for step in range(7)]
+        calls = [
+            (step, message)
+            for step, numbers in steps
+            for message, number in zip(messages, numbers, strict=True)
+            for _ in range(number)
+        ]
+        return tuple(_earlier(call(n, *message), step, n) for n, (step, message) in enumerate(calls))
+
+    first = made(("send", 4, 1), last=(received_by_middle,))
+    middle = made(("recv", 6, 0), ("send", 4, 2), last=(received_by_middle, sent_in_last_step))
+    last = made(("recv", 6, 1), last=(sent_in_last_step,))
+    ranks = [rank(0, "barrier", -1, 7, first), rank(1, "barrier", -1, 7, middle), rank(2, "recv", 1, 6, last)]
+    return conclude(make.evidence(*map(_waiting_since, ranks), source={"train.py": SOURCE}))
+
+
+def _earlier(each: Call, step: int, number: int) -> Call:
+    at = make.NOW - 59 + number
+    return replace(each, step=step, entered_at=at, left_at=at + 0.5)
+
+
+def _waiting_since(seen: RankEvidence) -> RankEvidence:
+    assert seen.progress is not None
+    *calls, last = seen.progress.calls
+    return replace(
+        seen, progress=replace(seen.progress, calls=(*calls, replace(last, entered_at=make.NOW - 25, step=5)))
+    )
+
+
+def test_a_rank_that_expects_more_than_two_others_agree_on_is_named() -> None:
+    verdict = chain(sent_in_last_step=1, received_by_middle=1)
+    assert [(culprit.rank, culprit.where and culprit.where.line) for culprit in verdict.culprits] == [(2, 6)]
+    assert any("now it alone waits for one more" in text for text in verdict.because)
+
+
+def test_a_rank_in_the_middle_that_passes_on_too_little_leaves_it_open_who_is_wrong() -> None:
+    verdict = chain(sent_in_last_step=1, received_by_middle=2)
+    assert 2 not in {culprit.rank for culprit in verdict.culprits}

@@ -137,6 +137,14 @@ def test_a_dump_named_after_a_rank_that_the_job_does_not_have_is_refused(folder:
     assert "ranks 0-3" in refused(folder)
 
 
+def test_dumps_of_a_recorder_that_recorded_nothing_are_no_damage_and_tell_nothing(tmp_path: Path) -> None:
+    for rank in range(2):
+        (tmp_path / f"fr_trace_{rank}").write_bytes(pickle.dumps(make.dump() | {"entries": None}, protocol=2))
+    evidence = gather([str(tmp_path)])
+    verdict = conclude(evidence)
+    assert (evidence.refused, verdict.outcome, verdict.culprits) == ((), "unknown", ())
+
+
 def test_a_copy_under_another_rank_is_refused(folder: Path) -> None:
     (folder / "old").mkdir()
     (folder / "old" / "trace_rank_1").write_bytes((folder / "nccl_trace_rank_0").read_bytes())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +11,11 @@ import pytest
 
 from rankscope.cli import main
 from rankscope.errors import RankscopeError
+from rankscope.evidence.jobs import SeveralJobs
 from rankscope.launch import entry, options
+from rankscope.launch.folder import make_run_folder
+from rankscope.launch.watched import options as watch_options
+from rankscope.report import top
 
 WRONG_USES: tuple[tuple[str, str], ...] = (
     ("trian", "did you mean 'train'?"),
@@ -117,22 +123,188 @@ WRONG_USES: tuple[tuple[str, str], ...] = (
     ("run --master-port 99999999 train.py", "between 1 and 65535"),
     ("run --rdzv-backend c10b train.py", "did you mean 'c10d'?"),
     ("run --max-restarts -1 train.py", "max_restarts"),
+    ("run pipe", "a pipe or a device, which only one rank could read"),
+    ("run dangling", "does not exist"),
+    ("run ''", "the script '' does not exist"),
+    ("run -m", "there is no script to run"),
+    ("run -m train.py", "write -m train, or leave -m out"),
+    ("run -m nosuch.module", "no module 'nosuch' is found"),
+    ("run -m .", "as in -m package.train"),
+    ("run --module folder/", "write -m folder"),
+    ("run --nproc 2 train.py", "did you mean '--nproc-per-node'?"),
+    ("run --nproc-per-node 2.5 train.py", "give a number, or one of auto, gpu, cpu"),
+    ("run --nproc-per-node gpu train.py", "give a number"),
+    ("run --nproc-per-node 1000000 train.py", "give at most 4096"),
+    ("run --standalone --nnodes 2 train.py", "--rdzv-endpoint HOST:29400"),
+    ("run --master-port http train.py", "write it in digits"),
+    ("run --master-addr '' train.py", "give the host of node 0"),
+    ("run --master-addr 'a b' train.py", "give the host of node 0"),
+    ("run --rdzv-endpoint host:port --rdzv-backend c10d train.py", "write HOST:PORT, as in node-0:29400"),
+    ("run --rdzv-endpoint localhost:99999 --rdzv-backend c10d train.py", "write HOST:PORT"),
+    ("run --rdzv-conf foo train.py", "must have a value"),
+    ("run --run-dir '' train.py", "as in --run-dir runs/first"),
+    ("run --run-dir .. train.py", "as in --run-dir runs/first"),
+    ("run --run-dir train.py train.py", "that does not exist yet"),
+    ("run --run-dir pipe train.py", "that does not exist yet"),
+    ("run --log-dir train.py train.py", "--log-dir 'train.py' cannot be written: it is a file; give a folder"),
+    ("run --log-dir /proc/x train.py", "give a folder"),
+    ("run --grace -1 train.py", "no whole number of seconds"),
+    ("run --stall-after nan train.py", "at least 1 second, or 'auto'"),
+    ("run --stall-after inf train.py", "at least 1 second, or 'auto'"),
+    ("run --comm-timeout -1 train.py", "write 3600 for an hour"),
+    ("run --memory-limit 100X train.py", "write it as 100G"),
+    ("run --page 99999 train.py", "as in --page 8080"),
+    ("run --page -1 train.py", "as in --page 8080"),
+    ("run --notify '' train.py", "give an address or a command"),
+    ("run --notify ftp://x train.py", "https://HOST"),
+    ("run --notify nosuchprogram train.py", "no program 'nosuchprogram'"),
+    ("run --no-probe --stages on train.py", "leave --no-probe out"),
+    ("run --no-probe --on-nan stop train.py", "leave --no-probe out"),
+    ("run --no-probe --on-corrupt stop train.py", "leave --no-probe out"),
+    ("run --restart-always train.py", "give --max-restarts 3"),
+    ("run --max-restarts many train.py", "write it in digits"),
+    ("run --monitor-interval -1 train.py", "give seconds, as 0.1"),
+    ("run --monitor-interval nan train.py", "give seconds, as 0.1"),
+    ("run --local-ranks-filter 9 train.py", "the ranks of this machine are 0 to 0"),
+    ("run --redirects 9 train.py", "--redirects 9: write 1 for stdout"),
+    ("run --tee abc train.py", "--tee abc: write 1 for stdout"),
+    ("run --signals-to-handle SIGTREM train.py", "did you mean 'SIGTERM'?"),
+    ("run --gpus auto:0 train.py", "write auto:2 for the two freest"),
+    ("run --no-python train.py", "chmod +x it, or leave --no-python out"),
+    ("run --no-python folder", "no program 'folder'"),
+    ("watch", "rankscope watch -- accelerate launch train.py"),
+    ("watch --", "rankscope watch -- accelerate launch train.py"),
+    ("watch -- nosuchprogram", "no program 'nosuchprogram'"),
+    ("watch --on-hang restart -- true", "'auto', 'stop', 'report'"),
+    ("watch --grace -1 -- true", "no whole number of seconds"),
+    ("watch --nproc-per-node 2 -- true", "unrecognized arguments: --nproc-per-node"),
+    ("train --debug --config pipe.json", "no plain file"),
+    ("train --debug --config list.json", "a configuration is an object"),
+    ("train --debug --config deep.json", "nested too deeply"),
+    ("train --debug --config binary.yaml", "no text in UTF-8"),
+    ("train --debug --config bad.yaml", "bad.yaml:2: not YAML"),
+    ("train --debug --config bad.toml", "bad.toml:1: not TOML"),
+    ("train --debug --config section.json", "'training' is a section"),
+    ("train --debug --config twice.yaml", "first in line 2; leave one out"),
+    ("train --debug --config flat.json", "did you mean 'training.batch_size'?"),
+    ("train --debug --config not_finite.json", "must be a number, not NaN"),
+    ("train --debug --config bad.json --config flat.json", "--config is given twice: leave one out"),
+    ("train --debug --preset debug --preset debug", "--preset is given twice"),
+    ("train --preset ''", "write --preset production"),
+    ("train --debug --override training.batch_size=1e99", "give less than 10^12"),
+    ("train --debug --max-steps 99999999999999999999", "give less than 10^12"),
+    ("train --debug --max-steps 3 --override training.max_steps=4", "leave one out"),
+    ("train --debug --strategy ddp --override system.strategy=fsdp", "leave one out"),
+    ("train --debug --override training.learning_rate=nan", "must be a number"),
+    ("train --debug --override training.use_amp=maybe", "true or false"),
+    ("train --debug --override training.num_workers=-1", "must not be negative"),
+    ("train --debug --override training.gradient_accumulation_steps=0", "must be greater than 0"),
+    ("train --debug --override fsdp.mixed_precision=maybe", "true or false"),
+    ("train --debug --override data.tokenizer=gpt9", "'bytes', 'bpe', 'file', 'hf'"),
+    ("train --debug --override data.n_samples=5", "did you mean 'data_sampling.n_samples'?"),
+    ("train --debug --fault hang@", "write it as hang@rank=1,step=5"),
+    ("train --debug --fault hang@rank=1,rank=0", "rank is given twice"),
+    ("train --debug --fault hang --fault crash", "--fault is given twice"),
+    ("train --debug --export out --plan", "leave one out"),
+    ("train --plan --show-config", "leave one out"),
+    ("train --debug --replay-nan folder", "there is no file 'folder'"),
+    ("train --debug -- --on-hang kill", "'auto', 'stop', 'report', 'restart'"),
+    ("train --debug -- --bogus", "unrecognized arguments: --bogus"),
+    ("train --debug -- train.py", "rankscope run train.py runs a program of your own"),
+    ("train debug", "did you mean '--debug'?"),
+    ("prepare extra", "unrecognized arguments: extra"),
+    ("prepare --debug --override data.tokenizer=file", "data.tokenizer_file is missing"),
+    ("prepare --debug --override data.tokenizer=hf", "data.tokenizer_name is missing"),
+    ("diagnose dangling", "does not exist"),
+    ("diagnose - -", "give - only once"),
+    ("diagnose --format md empty.log", "unrecognized arguments: --format"),
+    ("report", "PATH"),
+    ("report missing", "does not exist"),
+    ("report empty.log --format pdf", "'html', 'md', 'text', 'json'"),
+    ("report empty.log --output folder", "Is a directory"),
+    ("report empty.log --output empty.log", "name another file"),
+    ("report empty.log --output ''", "- for standard output"),
+    ("report empty.log --ouput x", "did you mean '--output'?"),
+    ("attach --pid 0", "process 0 is gone"),
+    ("attach --pid 1.5", "write it in digits"),
+    ("attach 4121", "unrecognized arguments: 4121"),
+    ("attach --watch 3601", "give 1 to 3600 seconds"),
+    ("attach --watch nan", "give 1 to 3600 seconds"),
+    ("top missing", "neither a process nor the folder of a run"),
+    ("top folder", "no ranks.json there"),
+    ("top 999999999", "process 999999999 is gone"),
+    ("top ''", "give a run's folder or a process"),
+    ("top --onec", "did you mean '--once'?"),
+    ("check basci", "did you mean 'basic'?"),
+    ("check ddp --ranks 100000", "give at most 1024"),
+    ("check basic --ranks 2", "rankscope check ddp --ranks 4"),
+    ("check imports --script missing.py", "does not exist"),
+    ("check imports --import-seconds 0", "give seconds"),
+    ("check imports --import-memory lots", "write 4G or 500M"),
+    ("check imports --import-memory 0", "write 4G or 500M"),
+    ("check single --repeat 0", "write seconds"),
+    ("check basic --repeat", "rankscope check single --repeat 60"),
+    ("check ddp --limit -1", "give seconds"),
+    ("check ddp --limit nan", "give seconds"),
+    ("gpus --gpus auto:0", "write auto:2 for the two freest"),
+    ("launch skyy -- train.py", "did you mean 'sky'?"),
+    ("launch slurm --gpus-per-node 0 -- train.py", "give 1 or more"),
+    ("launch slurm --time soon --dry-run -- train.py", "as 2-00:00:00 for two days"),
+    ("launch slurm --name '' --dry-run -- train.py", "--name is empty"),
+    ("launch slurm --sbatch '' --dry-run -- train.py", "as exclusive or mem=64G"),
+    ("launch slurm --output folder --dry-run -- train.py", "Is a directory"),
+    ("launch sky --nodes 0 -- train.py", "--nodes must be at least 1"),
+    ("launch sky --gpus 2 -- train.py", "--gpu H100"),
+    ("launch k8s --image '' -- train.py", "--image is empty"),
+    ("launch k8s --image img --shm lots -- train.py", "write 16Gi or 500Mi"),
+    ("launch k8s --image img --max-restarts -1 -- train.py", "at least 0"),
+    ("launch vast --max-price -1 -- train.py", "give a number above 0"),
+    ("launch vast --min-reliability 2 -- train.py", "from 0 to 1, as 0.98"),
+    ("launch vast --workdir missing -- train.py", "is no folder"),
+    ("launch vast --dry-run -- missing.py", "there is no 'missing.py' in --workdir"),
+    ("launch vast --remote-folder there --dry-run -- train.py", "give a whole path"),
+    ("launch vast --num-gpus 2 --dry-run -- --nproc-per-node 4 train.py", "each rank needs a GPU"),
+    ("launch vast --fetch /etc --dry-run -- train.py", "inside of the work folder"),
+    ("NUM_GPUS=two train --debug", "NUM_GPUS=two is no number of GPUs: give 1 or more, or unset it"),
+    ("GPU_RANK=x train --debug", "write GPU_RANK=3, or unset it"),
+    ("NCCL_TIMEOUT=soon train --debug", "must be a whole number"),
+    ("DDP_BACKEND=ncll train --debug", "write nccl, gloo or auto"),
+    ("PET_NNODES=zero run train.py", "give a number of machines"),
+    ("PET_NPROC_PER_NODE=two run train.py", "give a number, or one of auto, gpu, cpu"),
 )
+
+CONFIGURATIONS = {
+    "bad.json": "{",
+    "list.json": "[]",
+    "flat.json": '{"batch_size": 4}',
+    "section.json": '{"training": 3}',
+    "not_finite.json": '{"training": {"learning_rate": NaN}}',
+    "deep.json": '{"a":' * 100_000,
+    "bad.yaml": "a: [1,\n",
+    "twice.yaml": "training:\n  batch_size: 4\n  batch_size: 8\n",
+    "bad.toml": "x = \n",
+}
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in ("NUM_GPUS", "GPU_RANK", "NCCL_TIMEOUT"):
+    for name in ("NUM_GPUS", "GPU_RANK", "NCCL_TIMEOUT", "DDP_BACKEND"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     (tmp_path / "train.py").write_text("print('trained')\n")
     (tmp_path / "folder").mkdir()
     (tmp_path / "empty.log").write_text("")
-    (tmp_path / "bad.json").write_text("{")
+    for name, text in CONFIGURATIONS.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "dangling").symlink_to("nowhere")
+    for name in ("pipe", "pipe.json"):
+        os.mkfifo(tmp_path / name)
     (tmp_path / "half.pkl").write_bytes(b"\x80\x04garbage")
     monkeypatch.setattr(entry, "run_prepared", prepared)
     monkeypatch.setattr(entry, "run", parsed)
+    monkeypatch.setattr(entry, "watch", watched)
 
 
 def prepared(arguments: Callable[[], list[str]]) -> int:
@@ -143,15 +315,28 @@ def prepared(arguments: Callable[[], list[str]]) -> int:
 
 def parsed(arguments: list[str]) -> int:
     """What `run` refuses before it starts anything."""
-    options.launch_config(options.parse(arguments))
+    chosen = options.parse(arguments)
+    options.launch_config(chosen)
+    if chosen.run_dir is not None:
+        make_run_folder(chosen.run_dir, chosen.torch.training_script)
+    return 0
+
+
+def watched(arguments: list[str]) -> int:
+    """The same for `watch`."""
+    watch_options.parse(arguments)
     return 0
 
 
 @pytest.mark.parametrize(("command", "instead"), WRONG_USES, ids=[use for use, _ in WRONG_USES])
 def test_a_wrong_use_is_one_line_with_the_word_to_write_instead(
-    command: str, instead: str, capsys: pytest.CaptureFixture[str]
+    command: str, instead: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert main(command.split()) == 2
+    words = shlex.split(command)
+    while words[0].partition("=")[0].replace("_", "").isupper():  # VARIABLE=value, as in a shell
+        name, _, value = words.pop(0).partition("=")
+        monkeypatch.setenv(name, value)
+    assert main(words) == 2
     told = capsys.readouterr()
     lines = [line for line in told.err.splitlines() if line.strip()]
     # What was decided before the mistake was met is said too; the mistake is the last line.
@@ -162,7 +347,7 @@ def test_a_wrong_use_is_one_line_with_the_word_to_write_instead(
 
 
 def test_there_are_more_than_fifty() -> None:
-    assert len(WRONG_USES) > 70
+    assert len(WRONG_USES) > 240
     assert len({use for use, _ in WRONG_USES}) == len(WRONG_USES)
 
 
@@ -170,3 +355,22 @@ def test_errors_have_the_code_of_a_mistake() -> None:
     with pytest.raises(RankscopeError) as refused:
         options.parse(["missing.py"])
     assert refused.value.exit_code == 2
+
+
+def test_an_option_after_the_script_is_pointed_out(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "train.py", "--nproc-per-node", "2"]) == 0
+    assert "options of 'rankscope run' stand before the script" in capsys.readouterr().err
+    Path("takes.py").write_text("parser.add_argument('--nnodes')\n")
+    assert main(["run", "takes.py", "--nnodes", "2"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_a_program_below_a_process_with_several_jobs_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def several(_pids: list[int]) -> None:
+        raise SeveralJobs(())
+
+    monkeypatch.setattr(top, "job_of_pids", several)
+    assert main(["top", str(os.getpid())]) == 2
+    assert "say which one: rankscope top PID" in capsys.readouterr().err

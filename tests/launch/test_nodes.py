@@ -22,10 +22,12 @@ from rankscope.diagnosis.verdict import Verdict
 from rankscope.door import Door, knock
 from rankscope.evidence.model import Call, Collective, Evidence, NodeEvidence, Progress, RankEvidence
 from rankscope.launch.events import Ruled, TellNodes
-from rankscope.launch.nodes.channel import serves
+from rankscope.launch.nodes.channel import Channel, ChannelLost, serves
 from rankscope.launch.nodes.exchange import Exchange
 from rankscope.launch.nodes.opening import open_exchange
-from rankscope.launch.nodes.parcel import FULL_NODES, LEAST, NEWEST, merge, pack, travelling, unpack
+from rankscope.launch.nodes.parcel import FULL_NODES, LEAST, NEWEST, Packed, merge, pack, travelling, unpack
+from rankscope.launch.nodes.parts import Library
+from rankscope.launch.nodes.words import Hello
 from rankscope.report.conclude import conclude
 
 ZOO = Path(__file__).resolve().parents[2] / "zoo"
@@ -223,12 +225,21 @@ def evidence(*ranks: RankEvidence, world: int = 4, **more: Any) -> Evidence:
     return Evidence(1, 1100.0, 1000.0, "still", world, ranks, **more)
 
 
+def opened(packed: Packed, library: Library | None = None) -> Evidence:
+    """What a reader makes of it who finds all of its parts."""
+    library = library or Library()
+    parcel = unpack(packed.data)
+    for name, kind in library.lacks(parcel).items():
+        library.add(name, kind, packed.parts[name], 8)
+    return library.open(parcel)
+
+
 def test_evidence_survives_the_way_through_the_store_and_its_clock_is_set_right() -> None:
     seen = evidence(rank(2, "b", error_tail=("oops",)))
-    assert unpack(pack(seen)) == seen
-    moved = unpack(pack(seen, clock_off_s=50.0))
+    assert opened(pack(seen)) == seen
+    moved = opened(pack(seen, clock_off_s=50.0))
     assert (moved.collected_at, moved.started_at, moved.ranks[0].started_at) == (1050.0, 950.0, 950.0)
-    assert unpack(pack(seen, clock_off_s=0.4)) == seen
+    assert opened(pack(seen, clock_off_s=0.4)) == seen
 
 
 def call(number: int, left: float | None) -> Call:
@@ -247,7 +258,7 @@ def test_many_nodes_send_less_each_and_never_leave_out_what_has_not_ended() -> N
         entries = tuple(collective(n, n < waiting_since) for n in range(made))
         progress = Progress("step", 1000.0, 1, 1, 1000.0, 4, made, calls, ())
         seen = rank(2, "b", progress=progress, collectives=entries)
-        came = unpack(pack(evidence(seen), 0.0, LEAST)).ranks[0]
+        came = opened(pack(evidence(seen), 0.0, LEAST)).ranks[0]
         assert came.progress is not None
         numbers = [entry.record_id for entry in came.collectives]
         assert numbers == list(range(numbers[0], made))
@@ -307,6 +318,25 @@ def test_many_lost_nodes_are_asked_at_the_same_time() -> None:
         team.close()
 
 
+def test_a_store_that_never_answers_does_not_keep_a_launcher_from_ending() -> None:
+    """Its node is cut off: the last word reaches nobody, and is not waited for."""
+    never = threading.Event()
+
+    def silent(_limit: float) -> None:
+        never.wait()
+        raise OSError
+
+    channel = Channel(silent, "rankscope/", b"known to all of them")
+    door = Door("127.0.0.1")
+    own = Hello(0, "node-0", "127.0.0.1", door.port, (0,), 1, holds_store=False)
+    exchange = Exchange(channel, own, 2, door, lambda _trigger: evidence(), lambda _ruled: None, lambda _note: None)
+    exchange.start()
+    begun = time.monotonic()
+    exchange.close("ended")
+    never.set()
+    assert time.monotonic() - begun < 15  # of the thirty seconds that a first connection may take
+
+
 class Team:
     """Launchers of one job in this process, over a real store, with made-up evidence."""
 
@@ -340,6 +370,35 @@ class Team:
             thread.start()
         for thread in closing:
             thread.join()
+
+
+def test_a_node_that_dies_between_its_parts_and_its_parcel_costs_nobody_elses_evidence() -> None:
+    from rankscope.launch.nodes import exchange as module
+
+    team = Team(3)
+    try:
+        assert wait_until(lambda: len(team.nodes[1].beating()) == 2, 30.0)
+        dying = vars(team.nodes[2])["_channel"]
+        say = dying.say
+
+        def dies(key: str, word: bytes) -> None:
+            if key.startswith("evidence/"):
+                raise ChannelLost("its machine is gone")
+            say(key, word)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(dying, "say", dies)
+            patch.setattr(module, "ANSWER_S", 2.0)
+            seen = team.nodes[1].gather("still")
+        assert seen is not None
+        assert [found.rank for found in seen.ranks] == [0, 1]
+        assert [found.state for found in seen.nodes] == ["answered", "answered", "silent"]
+        again = team.nodes[1].gather("still")
+        assert again is not None
+        assert [found.rank for found in again.ranks] == [0, 1, 2]
+    finally:
+        team.close()
+    assert team.notes == []
 
 
 def test_one_look_brings_the_evidence_of_all_nodes_and_one_ruling_reaches_all() -> None:

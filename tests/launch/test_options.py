@@ -40,6 +40,7 @@ OURS = {
     "restart_always",
     "notify",
     "retry_codes",
+    "lang",
 }
 
 

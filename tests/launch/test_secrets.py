@@ -103,7 +103,9 @@ def test_no_secret_reaches_the_folder_of_a_run_or_our_part_of_the_screen(ranksco
 
     said = tmp_path / "said"  # by the rank alone: no argument and no variable tells the launcher
     said.write_text(",".join(RAISED))
-    ended = rankscope.run("--stages", "on", "--json", script, *arguments, printed, said, env=VARIABLES)
+    notice = tmp_path / "notice"
+    told = ["--notify", f"cat > {notice}"]
+    ended = rankscope.run("--stages", "on", "--json", *told, script, *arguments, printed, said, env=VARIABLES)
 
     assert ended.verdict["outcome"] == "crash", ended.err.decode()
     found = secrets_below(ended.run_dir, but=("logs",))
@@ -114,11 +116,16 @@ def test_no_secret_reaches_the_folder_of_a_run_or_our_part_of_the_screen(ranksco
     assert value(21).encode() in ended.log(1, "stdout")
     assert value(21).encode() in ended.out
 
-    again = subprocess.run(
-        [*COMMAND, "diagnose", str(ended.run_dir)], capture_output=True, text=True, check=False, timeout=60
-    )
-    assert "login failed" in again.stdout
-    assert [secret for secret in SECRETS if secret in again.stdout + again.stderr] == []
+    assert "login failed" in notice.read_text()
+    assert [secret for secret in SECRETS if secret in notice.read_text()] == []
+    forms = [["diagnose"], *(["report", "--output", "-", "--format", form] for form in ("html", "md", "json", "trace"))]
+    for form in forms:
+        again = subprocess.run(
+            [*COMMAND, *form, str(ended.run_dir)], capture_output=True, text=True, check=False, timeout=60
+        )
+        assert again.stdout, form
+        assert "login failed" in again.stdout or form[-1] == "trace"
+        assert [secret for secret in SECRETS if secret in again.stdout + again.stderr] == [], form
 
 
 def test_what_a_run_writes_is_readable_by_its_owner_only(rankscope: Rankscope) -> None:

@@ -19,14 +19,13 @@ from conftest import wait_until
 from rankscope.diagnosis.codec import verdict_to_json
 from rankscope.diagnosis.verdict import Verdict
 from rankscope.errors import UsageError
-from rankscope.evidence.encode import to_json
 from rankscope.evidence.model import NodeEvidence
 from rankscope.launch import events as on
 from rankscope.launch.ending import step
 from rankscope.launch.nodes import node_key
 from rankscope.launch.nodes.bounds import TooMuch, plain_json, unpacked
 from rankscope.launch.nodes.channel import connect
-from rankscope.launch.nodes.parcel import unpack
+from rankscope.launch.nodes.parcel import pack, unpack
 from rankscope.launch.nodes.seal import Seal
 from rankscope.launch.nodes.words import Beat, Call, Hello, Nonsense, Ruling, decode, encode
 from rankscope.launch.run_state import Policy, State
@@ -175,8 +174,10 @@ def test_any_bytes_are_a_refused_parcel_and_a_refused_word(data: bytes) -> None:
 
 
 def test_of_a_node_only_its_own_ranks_are_taken() -> None:
-    parcel = zlib.compress(to_json(evidence(rank(0, "a"), rank(1, "b"), rank(7, "b"), world=8)))
-    assert [seen.rank for seen in unpack(parcel, (1, 2)).ranks] == [1]
+    packed = pack(evidence(rank(0, "a"), rank(1, "b"), rank(7, "b"), world=8))
+    parcel = unpack(packed.data, (1, 2))
+    assert [seen.rank for seen in parcel.evidence.ranks] == [1]
+    assert len(parcel.ranks) == 1
 
 
 @given(st.text())

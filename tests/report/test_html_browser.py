@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -63,6 +64,26 @@ def test_recorded_incident_is_a_quiet_page_that_says_the_verdict(browser: Browse
     assert page.value(OVERLAPS) == []
     assert page.complaints() == []
     assert page.requests() == []
+    page.close()
+
+
+@pytest.mark.parametrize("name", [TEN[0], TEN[4], TEN[7]])
+def test_page_in_korean_says_the_same(browser: Browser, tmp_path: Path, name: str) -> None:
+    evidence = recorded(name)
+    about = incident_of(conclude(evidence, "ko"), evidence)
+    page = page_of(browser, tmp_path, about, PHONE)
+    assert page.value("document.documentElement.lang") == "ko"
+    assert page.value("document.querySelector('h1').textContent") == plain(about.verdict.headline)
+    headings = page.value("[...document.querySelectorAll('h2, th, nav a')].map((each) => each.textContent)")
+    assert len(headings) > 10
+    assert [text for text in headings if not re.search("[가-힣0-9]", text)] == []
+    assert page.value("document.documentElement.scrollWidth") <= PHONE
+    assert page.value(OVERLAPS) == []
+    assert page.complaints() == []
+    browser.ask("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
+    page.value("document.getElementById('copy').click()")
+    page.value("new Promise((done) => setTimeout(done, 300))")
+    assert page.value("document.getElementById('copy').textContent") == "복사했다"
     page.close()
 
 

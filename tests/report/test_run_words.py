@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from rankscope.diagnosis import facts
-from rankscope.diagnosis.facts import FACTS, Fact, run
+from rankscope.diagnosis.facts import FACTS, Fact, changed, run
 from rankscope.diagnosis.probe_failures import probe_failures
 from rankscope.diagnosis.verdict import Verdict
 from rankscope.evidence.model import Evidence, Progress, RankEvidence
@@ -27,7 +25,7 @@ def test_words_of_ends() -> None:
     assert sentence(run.StoppedBySignal(2, stuck)) == (
         "the job was stopped by SIGINT. At that moment rank 1 ended first, by SIGKILL; ranks 0, 2 wait for it"
     )
-    assert sentence(replace(stuck, victims=())) == "rank 1 ended first, by SIGKILL"
+    assert sentence(changed(stuck, victims=())) == "rank 1 ended first, by SIGKILL"
     assert sentence(run.EndedWell(3)) == "all 3 ranks ended well"
     assert sentence(run.UnusedLosses(2, 1)).startswith("rank 2 called backward once on a loss")
 

@@ -78,6 +78,19 @@ def test_logs_are_read_in_place_of_damaged_evidence_and_that_is_said(
     assert "read instead" in str(verdict["notes"])
 
 
+def test_a_run_that_was_judged_is_never_well_because_its_evidence_is_damaged(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run / "logs" / "attempt_0" / "1" / "stderr.log").write_text("hello\n")
+    corrupt = {"schema": 2, "outcome": "corrupt", "culprits": [{"rank": 1}], "exit_codes": {"0": 0, "1": 0}}
+    (run / "verdict.json").write_text(json.dumps(corrupt))
+    (run / "evidence" / "attempt_0" / "evidence.json").write_text('{"schema": 1, "collec')
+    code, verdict = diagnosed(run, capsys)
+    assert (code, verdict["outcome"], verdict["cause"]) == (3, "unknown", None)
+    assert "the run's own verdict was CORRUPT" in verdict["headline"]
+    assert "verdict.json" in str(verdict["next"])
+
+
 def test_damaged_evidence_with_nothing_beside_it_is_unknown(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.rmtree(run / "logs")
     (run / "verdict.json").unlink()

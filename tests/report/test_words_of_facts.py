@@ -17,6 +17,7 @@ from rankscope.diagnosis.rules.crashes.known_errors import KNOWN_ERRORS
 from rankscope.report import words
 from rankscope.report.words import has_words
 from rankscope.report.words.advice import ADVICE
+from rankscope.report.words.known_errors import MEANINGS
 
 SOURCE = Path(facts.__file__).parent.parent.parent
 for module in pkgutil.iter_modules(facts.__path__):
@@ -36,6 +37,10 @@ def calls(name: str, *folders: Path) -> Iterator[tuple[Path, ast.Call]]:
                     yield path, node
 
 
+def test_known_errors_have_words() -> None:
+    assert KNOWN_ERRORS.keys() == MEANINGS.keys()
+
+
 def test_advice_that_is_given_has_words() -> None:
     given = {
         node.args[0].value
@@ -48,10 +53,11 @@ def test_advice_that_is_given_has_words() -> None:
 
 
 def test_keys_of_advice_and_names_of_facts_are_used_once() -> None:
+    english = Path(words.__file__).parent
     keys = [
         key.value
-        for _, node in calls("ADVICE.update", Path(words.__file__).parent)
-        if isinstance(node.args[0], ast.Dict)
+        for path, node in calls("ADVICE.update", english)
+        if path.parent == english and isinstance(node.args[0], ast.Dict)
         for key in node.args[0].keys
         if isinstance(key, ast.Constant)
     ]

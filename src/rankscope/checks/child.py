@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -17,6 +18,8 @@ from typing import IO
 from rankscope.evidence.procfs import pulse
 
 _POLL_S = 0.05
+_LIBC = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,7 @@ class Child:
             stdout=self._out,
             stderr=self._err,
             start_new_session=True,
+            preexec_fn=_die_with_the_check,  # noqa: PLW1509  one call into the kernel; a killed check stops nobody
         )
 
     def poll(self) -> int | None:
@@ -100,6 +104,10 @@ def run_child(
         child.finish()
         raise
     return child.finish(over)
+
+
+def _die_with_the_check() -> None:
+    _LIBC.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0)
 
 
 def _own_path() -> dict[str, str]:

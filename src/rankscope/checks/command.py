@@ -17,7 +17,7 @@ import msgspec
 from rankscope.checks.model import CheckReport, Findings, Flaw, StepResult, joined, result
 from rankscope.checks.say import ended, summary
 from rankscope.errors import UsageError
-from rankscope.spelling import mended
+from rankscope.spelling import mended, nearest
 from rankscope.terminal_text import harmless
 from rankscope.versions import versions
 
@@ -41,6 +41,7 @@ LEAST_IMPORTS_S = 4.0
 LEAST_S = 1.0
 """A step is not begun with less than this."""
 MOST_RANKS = 8
+MOST_ASKED = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +111,19 @@ def parse(arguments: list[str]) -> Choice:
     found = parser.parse_args(arguments)
     unknown = [step for step in found.steps if step not in STEPS]
     if unknown:
-        raise UsageError(f"no step '{unknown[0]}'; the steps are {', '.join(STEPS)}")
+        close = nearest(unknown[0], STEPS, "; ")
+        raise UsageError(f"no step '{unknown[0]}'{close}; the steps are {', '.join(STEPS)}")
     if found.ranks is not None and found.ranks < 1:
         raise UsageError(f"--ranks {found.ranks}: a check needs at least 1 rank")
+    if found.ranks is not None and found.ranks > MOST_ASKED:
+        raise UsageError(f"--ranks {found.ranks}: all of them run on this machine; give at most {MOST_ASKED}")
+    if found.ranks is not None and found.steps and not {"ddp", "links"} & set(found.steps):
+        raise UsageError("--ranks belongs to the steps 'ddp' and 'links': rankscope check ddp --ranks 4")
+    for option, given in (("--limit", found.limit), ("--import-seconds", found.import_seconds)):
+        if given is not None and not 0 < given <= 86400:
+            raise UsageError(f"{option} {given:g}: give seconds, up to a day, as 60")
+    if found.import_memory is not None and found.import_memory <= 0:
+        raise UsageError("--import-memory 0 is too little: write 4G or 500M")
     if found.repeat is not None and "single" not in found.steps:
         raise UsageError("--repeat belongs to the step 'single': rankscope check single --repeat 60")
     if found.script is not None and not found.script.is_file():
@@ -246,7 +257,7 @@ def _bytes(text: str) -> int:
     number, unit = (text[:-1], units[text[-1].upper()]) if text and text[-1].upper() in units else (text, 1)
     try:
         return int(float(number) * unit)
-    except ValueError:
+    except (ValueError, OverflowError):
         raise argparse.ArgumentTypeError(f"'{text}' is no size: write 4G or 500M") from None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rankscope.errors import UsageError
+from rankscope.spelling import nearest
 
 USAGE = """\
 usage: rankscope launch PLACE [options] -- [options of rankscope run] SCRIPT [script arguments]
@@ -53,5 +54,7 @@ def launch_command(arguments: list[str]) -> int:
         return 0 if arguments else 2
     place = PLACES.get(arguments[0])
     if place is None:
-        raise UsageError(f"no place '{arguments[0]}' to launch at; there is {', '.join(PLACES)}")
+        raise UsageError(
+            f"no place '{arguments[0]}' to launch at{nearest(arguments[0], PLACES)}; there is {', '.join(PLACES)}"
+        )
     return place(arguments[1:])

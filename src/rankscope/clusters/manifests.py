@@ -203,6 +203,8 @@ def launch_manifest(place: str, arguments: list[str]) -> int:
 
 
 def _kubernetes(chosen: argparse.Namespace, command: tuple[str, ...], name: str) -> str:
+    if not chosen.image.strip():
+        raise UsageError("--image is empty: name one with Python, torch, rankscope and the program in it")
     if not _QUANTITY.fullmatch(chosen.shm):
         raise UsageError(f"--shm {chosen.shm} is no size of Kubernetes: write 16Gi or 500Mi")
     if chosen.max_restarts < 0:

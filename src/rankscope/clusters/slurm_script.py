@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
 import shutil
 import subprocess
@@ -120,6 +121,24 @@ fi
 """
 
 
+_TIME = re.compile(r"\d+(:\d{1,2}){0,2}|\d+-\d{1,2}(:\d{1,2}){0,2}|infinite|unlimited", re.IGNORECASE)
+
+
+def _refuse_options(chosen: argparse.Namespace) -> None:
+    """What sbatch would refuse, or take for something else."""
+    if chosen.gpus_per_node is not None and chosen.gpus_per_node < 1:
+        raise UsageError(f"--gpus-per-node {chosen.gpus_per_node}: give 1 or more, or leave it out")
+    if chosen.time is not None and not _TIME.fullmatch(chosen.time):
+        raise UsageError(f"--time {chosen.time}: write it as Slurm does, as 2-00:00:00 for two days or 90 for minutes")
+    for option in ("name", "partition", "account"):
+        value = getattr(chosen, option)
+        if value is not None and not value.strip():
+            raise UsageError(f"--{option} is empty: give a name, or leave it out")
+    for option in chosen.sbatch:
+        if not option.strip():
+            raise UsageError("--sbatch is empty: give an option of sbatch, as exclusive or mem=64G")
+
+
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{mended(message, self)} (see 'rankscope launch slurm --help')")
@@ -154,6 +173,7 @@ def launch_slurm(arguments: list[str]) -> int:
         raise UsageError("nothing to run: write rankscope launch slurm --nodes 2 -- --nproc-per-node 8 train.py")
     if chosen.nodes < 1 or chosen.warn < 1:
         raise UsageError("--nodes and --warn must be at least 1")
+    _refuse_options(chosen)
     named = next((word for word in command if word.endswith(".py")), "train")
     text = script(
         SlurmJob(

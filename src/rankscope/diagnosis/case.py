@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from rankscope.diagnosis.divergence import Divergence, find_divergence, find_divergence_of_programs
 from rankscope.diagnosis.rules.crashes.aborted import settle_abort
 from rankscope.diagnosis.rules.crashes.endings import Endings, explain_endings
 from rankscope.diagnosis.source.reader import CodeReader
@@ -47,14 +46,6 @@ class Case:
     def failed(self) -> bool:
         """A rank has ended with a failure."""
         return any(seen.exit is not None and seen.exit.code for seen in self.evidence.ranks)
-
-    def divergence(self, group: str) -> Divergence | None:
-        """Where the sequences of the group first part."""
-        return find_divergence(group, self.graph.states) if group else None
-
-    def divergence_of_programs(self, group: str) -> Divergence | None:
-        """The same by all calls of its members, in whatever group they were made."""
-        return find_divergence_of_programs(group, self.graph.states) if group else None
 
 
 def prepare(evidence: Evidence) -> Case:

@@ -27,6 +27,8 @@ class Cause:
     """Key of the step that would confirm it, where it is not proven."""
     references: tuple[str, ...] = ()
     """Public threads about the same failure."""
+    apart: bool = False
+    """It says that some ranks did otherwise than the rest: never said of all of them."""
 
 
 _ROWS = (
@@ -39,6 +41,7 @@ _ROWS = (
         fix=("same-collectives", "one-rank-works"),
         confirm="compare-stacks",
         references=("pytorch/pytorch#54059",),
+        apart=True,
     ),
     Cause(
         id="collective-mismatch",
@@ -48,6 +51,7 @@ _ROWS = (
         retry="no",
         fix=("same-call", "pad-first"),
         confirm="debug-detail",
+        apart=True,
     ),
     Cause(
         id="group-order-cycle",
@@ -57,6 +61,7 @@ _ROWS = (
         retry="no",
         fix=("one-group-order", "first-group-first"),
         references=("pytorch/pytorch#25390",),
+        apart=True,
     ),
     Cause(
         id="uneven-data",
@@ -67,6 +72,7 @@ _ROWS = (
         fix=("same-batches", "join"),
         confirm="count-batches",
         references=("pytorch/pytorch#141069",),
+        apart=True,
     ),
     Cause(
         id="rank-left",
@@ -75,6 +81,7 @@ _ROWS = (
         special=2,
         retry="no",
         fix=("stop-together", "same-calls-at-end"),
+        apart=True,
     ),
     Cause(
         id="rank-missing",
@@ -157,6 +164,7 @@ _ROWS = (
         retry="yes",
         fix=("let-it-work", "split-the-work"),
         confirm="watch-it-longer",
+        apart=True,
     ),
     Cause(
         id="exception",
@@ -326,6 +334,7 @@ _ROWS = (
         special=2,
         retry="no",
         fix=("skip-steps-together", "load-everywhere", "look-for-other-writers", "repeat-on-each-device"),
+        apart=True,
     ),
     Cause(
         id="stalled",

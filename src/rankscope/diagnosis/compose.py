@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import replace
+
 from rankscope.diagnosis.advice import Advice
 from rankscope.diagnosis.causes import CAUSES, Cause
 from rankscope.diagnosis.facts import Fact
+from rankscope.diagnosis.facts.calls import NobodyStandsOut
 from rankscope.diagnosis.facts.seen import AllWell, RunsOn
-from rankscope.diagnosis.finding import Finding, Ruling
+from rankscope.diagnosis.finding import Finding, Ruling, Suspect, Way
 from rankscope.diagnosis.rules.crashes.endings import Endings
 from rankscope.diagnosis.seen import as_seen
+from rankscope.diagnosis.verdict import Where
 from rankscope.diagnosis.wait_graph import WaitGraph
 from rankscope.evidence.model import Evidence
 
 
 def compose(finding: Finding, evidence: Evidence, graph: WaitGraph, endings: Endings) -> Ruling:
     cause = CAUSES[finding.cause]
+    finding = not_everybody(finding, _concerned(finding, evidence, graph, endings))
     guilty = {culprit.rank for culprit in finding.culprits}
     victims = tuple(sorted((set(graph.waiting()) | set(endings.victims)) - guilty))
     victims = tuple(rank for rank in victims if graph.states[rank].seen is not None)
@@ -39,6 +45,29 @@ def compose(finding: Finding, evidence: Evidence, graph: WaitGraph, endings: End
         next=finding.next or _confirming(finding, cause),
         ways=finding.ways,
     )
+
+
+def _concerned(finding: Finding, evidence: Evidence, graph: WaitGraph, endings: Endings) -> set[int]:
+    """Who waits or suffers; all ranks where nobody waits to the end, or files do not tell who did."""
+    if finding.outcome == "slow" or evidence.trigger.startswith("files"):
+        return {seen.rank for seen in evidence.ranks}
+    return set(graph.waiting()) | set(endings.victims) if finding.victims is None else set(finding.victims)
+
+
+def not_everybody(finding: Finding, concerned: Collection[int]) -> Finding:
+    """To name all whom a divergence concerns is to name nobody: then their ways are shown, and no one is blamed."""
+    guilty = {culprit.rank for culprit in finding.culprits if culprit.rank is not None}
+    if not CAUSES[finding.cause].apart or len(guilty) < 2 or set(concerned) - guilty:
+        return finding
+    ways: dict[Where | None, list[Suspect]] = {}
+    for culprit in finding.culprits:
+        ways.setdefault(culprit.where, []).append(culprit)
+    told = tuple(
+        Way(tuple(sorted(each.rank for each in alike if each.rank is not None)), where, alike[0].doing)
+        for where, alike in ways.items()
+    )
+    summary = NobodyStandsOut(tuple(sorted(guilty)))
+    return replace(finding, culprits=(), victims=(), ways=finding.ways or told, summary=summary)
 
 
 def _confirming(finding: Finding, cause: Cause) -> tuple[Advice, ...]:

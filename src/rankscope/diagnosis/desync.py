@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import Literal
 
 from rankscope.diagnosis.divergence import Divergence, Side, Site
-from rankscope.diagnosis.sequences import Item, Parting, align
+from rankscope.diagnosis.sequences import Item, Parting, agreed_length, align
 from rankscope.diagnosis.timeline import Event, Timeline, calls_timeline
 from rankscope.diagnosis.wait_graph import State
 from rankscope.evidence.model import RankEvidence
@@ -135,12 +135,16 @@ class _Compared:
         self._first = max(min(each) for each in events.values())
         self._last = min(max(each) for each in events.values())
         self._paths: dict[int, tuple[object, Site]] = {}
+        self._agreed = self._first
+        """Up to this call all ranks made the same ones, from the same lines."""
 
     def first(self) -> Desync | None:
         if self._last < self._first:
             return None
+        items = {rank: self._items(rank) for rank in self._events}
+        self._agreed = self._first + agreed_length(items.values())
         against = self._contradiction()
-        parting = align({rank: self._items(rank) for rank in self._events})
+        parting = align(items)
         if against is not None and not all(event.done for event in against[1]) and self._shifted(parting):
             against = None  # the ranks stand in it now, and were out of step before
         if against is not None:
@@ -169,7 +173,7 @@ class _Compared:
         return known[1]
 
     def _contradiction(self) -> tuple[int, tuple[Event, Event]] | None:
-        for seq in range(self._first, self._last + 1):
+        for seq in range(self._agreed, self._last + 1):
             made = [event for events in self._events.values() if (event := events.get(seq)) is not None]
             if len({(event.op, event.numel, event.dtype, event.root) for event in made}) < 2:
                 continue
@@ -244,10 +248,9 @@ class _Compared:
     def _doubt(self) -> Divergence | None:
         """The first place at which ranks called from other lines than the rest, and nobody had gone there from the call
         before it, after many calls that agreed."""
-        used: set[tuple[Site, Site]] = set()
-        before: dict[int, Site] = {}
-        agreed = 0
-        for seq in range(self._first, self._last + 1):
+        used, agreed, newest = self._common_way()
+        before: dict[int, Site] = dict.fromkeys(self._events, newest)
+        for seq in range(self._agreed, self._last + 1):
             paths: dict[Site, list[int]] = {}
             for rank, events in self._events.items():
                 event = events.get(seq)
@@ -265,3 +268,12 @@ class _Compared:
             used.update(steps.values())
             before = {rank: path for path, ranks in paths.items() for rank in ranks}
         return None
+
+    def _common_way(self) -> tuple[set[tuple[Site, Site]], int, Site]:
+        """Of the calls that all ranks made alike: from which line to which they went, how many lines are known, and the
+        last one."""
+        events = next(iter(self._events.values()))
+        made = [events.get(seq) for seq in range(self._first, self._agreed)]
+        paths = [self._path(event) if event is not None and event.site else () for event in made]
+        used = {(before, path) for before, path in pairwise(((), *paths)) if path}
+        return used, sum(map(bool, paths)), paths[-1] if paths else ()

@@ -8,9 +8,9 @@ from rankscope.diagnosis.advice import Advice
 from rankscope.diagnosis.facts import Fact
 from rankscope.diagnosis.verdict import (
     Certainty,
-    KnownMessage,
     Outcome,
     ProcessKind,
+    Role,
     SignOfLife,
     Straggler,
     Where,
@@ -79,6 +79,19 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
+class Recognised:
+    """A line of a log that holds a known error."""
+
+    rank: int | None
+    text: str
+    known: str
+    """The error's name."""
+    role: Role
+    count: int
+    at: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Ruling:
     """The end of the diagnosis: what the verdict says, before anybody has put it into words."""
 
@@ -104,7 +117,7 @@ class Ruling:
     references: tuple[str, ...] = ()
     stragglers: tuple[Straggler, ...] = ()
     signs_of_life: tuple[SignOfLife, ...] = ()
-    messages: tuple[KnownMessage, ...] = ()
+    messages: tuple[Recognised, ...] = ()
     refused: tuple[str, ...] = ()
     next: tuple[Advice, ...] = ()
     stages: dict[int, Fact] = field(default_factory=dict)

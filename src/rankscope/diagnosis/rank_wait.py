@@ -8,6 +8,7 @@ from rankscope.diagnosis import views
 from rankscope.diagnosis.device import stands_in_device_wait
 from rankscope.diagnosis.timeline import BEGUN, POINT_TO_POINT, SET_UP, Event, Timeline
 from rankscope.evidence.model import Call, Evidence, Frame, RankEvidence
+from rankscope.evidence.unrecorded import keeps_nothing
 
 LEAVING = "destroy_process_group"
 SETTLED_S = 0.4
@@ -180,6 +181,8 @@ def _wait_in_call(
     if call.op in ("backward", "_broadcast_coalesced", "_verify_params_across_processes", "Work.wait"):
         if call.op == "Work.wait" and not pending:
             return _wait_for_message(seen, call, calls)
+        if call.op == "backward" and still and keeps_nothing(seen) and _stands_in_torch(seen):
+            return _wait_unrecorded(call)
         if not pending or not still:
             return None  # at work: gradients are being computed while earlier ones travel
         wait = _wait_for_event(pending[0], seen, firm=_alone(seen, call.thread), site=call.site)
@@ -210,6 +213,11 @@ def _wait_in_call(
         note=detail.note if detail is not None else call.note,
         event=event,
     )
+
+
+def _wait_unrecorded(call: Call) -> Wait:
+    """A backward pass that stands still where no recorder tells of DDP's reductions. It proves nothing by itself."""
+    return Wait("all_reduce", "0", 0, 0, -1, call.entered_at, call.site, firm=False)
 
 
 def _wait_for_event(event: Event, seen: RankEvidence, *, firm: bool, site: tuple[Frame, ...] = ()) -> Wait:

@@ -20,6 +20,7 @@ from rankscope.diagnosis.facts.seen import (
     CouldNotRead,
     EndedWithZero,
     InUnfinished,
+    JudgedBefore,
     LastLinesDiffer,
     LogsEnd,
     Looked,
@@ -87,6 +88,8 @@ def as_seen(ruling: Ruling, evidence: Evidence) -> Ruling:
     """A ruling that found nothing wrong, held against what was seen of the job."""
     if ruling.outcome != "ok":
         return ruling
+    if evidence.judged not in ("", "ok"):
+        return unknown(ruling, JudgedBefore(evidence.judged), (NoEndTold(),), (Advice("read-its-verdict"),))
     return _ended_well(ruling, evidence) or _by_looks(ruling, evidence) or _by_logs(ruling, evidence)
 
 

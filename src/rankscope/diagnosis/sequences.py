@@ -9,9 +9,9 @@ together, however long the job goes on: the first edit counts, not the place whe
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Kind = Literal["extra", "skipped", "changed", "unclear"]
 
@@ -26,8 +26,9 @@ _SAME_STEP = 0.5
 _UNSEEN = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(NamedTuple):
+    """A call as it is compared. A tuple: one is made for every call of every rank."""
+
     what: Hashable
     """What must agree between the ranks."""
     path: Hashable
@@ -71,6 +72,19 @@ class _Edit:
     """All that is known of one of the two agrees after it."""
 
 
+def agreed_length(sequences: Iterable[Sequence[object]]) -> int:
+    """So many items, from the beginning on, are the same in all of them."""
+    rest = iter(sequences)
+    first = next(rest)
+    length = len(first)
+    for other in rest:
+        if first[:length] != other[:length]:
+            pairs = zip(first[:length], other, strict=False)
+            shorter = min(length, len(other))
+            length = next((at for at, (mine, theirs) in enumerate(pairs) if mine != theirs), shorter)
+    return length
+
+
 def align(sequences: Mapping[int, Sequence[Item | None]]) -> Parting | None:
     """None where the sequences agree as far as all of them go and end together. None in a sequence: not known."""
     return _Alignment(sequences).parting() if len(sequences) > 1 else None
@@ -108,7 +122,7 @@ class _Alignment:
 
     def parting(self) -> Parting | None:
         longest = max(len(calls) for calls in self._calls.values())
-        for at in range(longest):
+        for at in range(agreed_length(self._calls.values()), longest):
             classes = self._partition(at)
             if len(classes) == 1:
                 continue

@@ -6,6 +6,8 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+import msgspec
+
 from rankscope.diagnosis.record import Batch, Record, read_record
 from rankscope.evidence.model import Call, Collective, Frame, RankEvidence
 
@@ -43,8 +45,7 @@ class Message:
     """The other rank, as the world counts."""
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(msgspec.Struct, frozen=True):
     """A collective that a rank has entered; or a message, where the recorder knows those."""
 
     group: str

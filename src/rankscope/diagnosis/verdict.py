@@ -9,6 +9,8 @@ Outcome = Literal["ok", "hang", "crash", "nan", "corrupt", "slow", "interrupted"
 Certainty = Literal["proven", "likely", "possible"]
 Retry = Literal["yes", "elsewhere", "no", "unknown"]
 """Whether the same command may pass when it is started again."""
+Role = Literal["victim", "culprit", "neutral"]
+"""Of a known error: who wrote it suffered, began it, or neither."""
 ProcessKind = Literal["rank", "dataloader-worker", "child", "launcher"]
 
 
@@ -60,7 +62,7 @@ class KnownMessage:
     rank: int | None
     text: str
     meaning: str
-    role: Literal["victim", "culprit", "neutral"]
+    role: Role
     count: int = 1
     at: float | None = None
 
@@ -133,3 +135,5 @@ class Verdict:
     """Of a divergence in which no side can be called wrong."""
     report: str = ""
     """The page about it, relative to the run's folder; empty where none was made."""
+    language: str = "en"
+    """Of `headline`, `because`, `fix` and all other sentences: `en` or `ko`."""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeVar
 
 from rankscope.diagnosis import views
 from rankscope.diagnosis.rank_wait import LEAVING, Wait, failed_in, find_wait, stopped, waits_unseen
 from rankscope.diagnosis.timeline import COVERING, POINT_TO_POINT, SET_UP, Event, Message, Timeline, build_timeline
 from rankscope.evidence.model import Evidence, RankEvidence
 
+_T = TypeVar("_T")
 Kind = Literal["ended", "waiting", "elsewhere", "unknown"]
 
 
@@ -33,6 +34,15 @@ class WaitGraph:
     """Ranks of the declared world that the launcher never started."""
     deadlocked: frozenset[int]
     """Waiting ranks that can never go on, whatever happens outside."""
+    found: dict[tuple[object, str], Any] = field(default_factory=dict, repr=False, compare=False)
+    """What `once` has found."""
+
+    def once(self, find: Callable[[str, dict[int, State]], _T], group: str) -> _T:
+        """What a search finds in a group's sequences; several rules ask for the same one."""
+        if (find, group) not in self.found:
+            self.found[find, group] = find(group, self.states)
+        found: _T = self.found[find, group]
+        return found
 
     def waiting(self) -> tuple[int, ...]:
         return tuple(rank for rank, state in self.states.items() if state.kind == "waiting")

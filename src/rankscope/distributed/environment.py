@@ -33,7 +33,7 @@ class Place:
 
 def read_place(variables: Mapping[str, str], *, check_network: bool = True) -> Place:
     """Raises BadEnvironment with one line that says which variable is wrong, and what to write instead."""
-    backend = _backend(variables)
+    backend = wanted_backend(variables)
     given = [name for name in LAUNCHED if variables.get(name)]
     if not given:
         return Place(0, _local_rank(variables), 1, "", 0, backend, launched=False, store_is_served=False)
@@ -101,7 +101,8 @@ def _local_rank(variables: Mapping[str, str]) -> int:
     return local
 
 
-def _backend(variables: Mapping[str, str]) -> Wish:
+def wanted_backend(variables: Mapping[str, str]) -> Wish:
+    """DDP_BACKEND; raises BadEnvironment where it names none that there is."""
     text = variables.get("DDP_BACKEND", "").strip().lower()
     if text in ("", "auto"):
         return "auto"

@@ -30,6 +30,7 @@ from rankscope.evidence.model import (
 )
 from rankscope.evidence.named_paths import with_paths
 from rankscope.evidence.nccl_looks import NcclLooks, begin_looks
+from rankscope.evidence.unrecorded import unrecorded_calls
 from rankscope.evidence.worker_socket import read_recorder
 from rankscope.mask import mask_lines
 from rankscope.probe.signals import STACK_SIGNAL
@@ -96,17 +97,19 @@ def collect(
     samples: int = 2,
     gap_s: float = 0.5,
     pause: bool = True,
+    ask_nccl: bool = True,
 ) -> Evidence:
     """`ranks` is asked twice: at the start for whom to look at, and at the end for who has ended meanwhile.
 
     `pause`: processes may be paused for a moment where only native frames tell more, and sent the probe's signal. A
     rank that uses the processor on one and the same line is looked into in any case: it may only wait for its GPU.
+    `ask_nccl`: NCCL and the GPUs' counters tell who waits, and may take seconds to answer.
     """
     looks = [_begin(facts, known) for known in ranks()]
     living = [look for look in looks if look.known.exit is None]
     with ThreadPoolExecutor(max_workers=10, thread_name_prefix="evidence") as pool:
         pids = [look.pid for look in living]
-        nccl = begin_looks(pool, pids, facts.world_size, gap_s * (samples - 1))
+        nccl = begin_looks(pool, pids, facts.world_size, gap_s * (samples - 1)) if ask_nccl else None
         recorders = {look.known.rank: pool.submit(read_recorder, look.page) for look in living}
         for number in range(samples):
             if number:
@@ -137,6 +140,7 @@ def collect(
         attempt=facts.attempt,
         command=facts.command,
         versions=facts.versions,
+        missing=unrecorded_calls(seen),
     )
 
 

@@ -94,7 +94,7 @@ def _record(document: object) -> FlightRecord:
     top = as_dict(document, "the dump")
     collectives: list[Collective] = []
     names: dict[str, str] = {}
-    for number, item in enumerate(as_list(_entries(top), "entries")):
+    for number, item in enumerate(entries_of(top)):
         entry = as_dict(item, f"entry {number}")
         collective = _collective(entry, number)
         collectives.append(collective)
@@ -104,9 +104,9 @@ def _record(document: object) -> FlightRecord:
     return FlightRecord(tuple(collectives), enqueued, completed, as_groups(top.get("pg_config", {})))
 
 
-def _entries(top: dict[Any, Any]) -> object:
-    """A recorder that has recorded nothing writes no list."""
-    return [] if top.get("entries", "") is None else top.get("entries")
+def entries_of(top: dict[Any, Any]) -> list[Any]:
+    """A recorder that has recorded nothing writes no list, as that of torch 2.9 does with Gloo."""
+    return [] if top.get("entries", "") is None else as_list(top.get("entries"), "entries")
 
 
 def statuses(value: object, names: Mapping[str, str]) -> tuple[dict[str, int], dict[str, int]]:

@@ -281,6 +281,30 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldTensors:
+    """Tensors of one shape and type that a program still held."""
+
+    count: int
+    kind: str
+    """`[4096, 1024] float32`."""
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeldMemory:
+    """What a rank held on its GPU when its memory ran out, as the rank itself saw it."""
+
+    allocated: int
+    reserved: int
+    in_python: int
+    """Bytes of the tensors that Python can reach; autograd's graphs hold others."""
+    tensors: tuple[HeldTensors, ...] = ()
+    """The largest kinds first."""
+    lines: tuple[tuple[str, int, int], ...] = ()
+    """File, line and bytes of the user's lines that allocated most, where torch's history was switched on."""
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """What the rank itself wrote down on its shared page; readable after its death."""
 
@@ -321,6 +345,8 @@ class Progress:
     """What the program itself said with `rankscope.step(n)`."""
     program: tuple[str, ...] = ()
     """Folders of the program itself, where it was installed like a library: their files are the user's own."""
+    held: HeldMemory | None = None
+    """Once an exception for want of GPU memory has ended the program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -519,3 +545,5 @@ class Evidence:
     """Files that could not be used, each with the reason."""
     read_at: float | None = None
     """When files were read: up to then nothing more had been written to them."""
+    judged: str = ""
+    """The outcome in the run's own verdict, where its evidence could not be read again; empty without one."""

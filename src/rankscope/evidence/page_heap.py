@@ -6,7 +6,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
-from rankscope.evidence.model import EarlierException, Frame, Group, NonFinite, RaisedException
+from rankscope.evidence.model import (
+    EarlierException,
+    Frame,
+    Group,
+    HeldMemory,
+    HeldTensors,
+    NonFinite,
+    RaisedException,
+)
 from rankscope.mask import mask_text
 from rankscope.probe import page as layout
 from rankscope.whose_code import is_user_file
@@ -82,6 +90,10 @@ class Heap:
     def non_finite(self) -> tuple[NonFinite, ...]:
         return tuple(self._readable((layout.NON_FINITE,), _non_finite))
 
+    def held(self) -> HeldMemory | None:
+        told = self._readable((layout.HELD,), _held)
+        return told[-1] if told else None
+
     def errors(self) -> tuple[str, ...]:
         """What failed inside the probe; and that entries read so far make no sense, as after a wild write."""
         damaged = f"{len(self._damaged)} entries of this rank's page are damaged: something wrote into its memory"
@@ -120,6 +132,24 @@ def _non_finite(_kind: bytes, payload: str) -> NonFinite:
         local=local == "1",
         detail=mask_text(detail),
         site=_site_frames(frames),
+    )
+
+
+def _held(_kind: bytes, payload: str) -> HeldMemory:
+    allocated, reserved, in_python, kinds, *rest = payload.split(layout.SEPARATOR)
+    end = 3 * int(kinds)
+    tensors, lines = rest[:end], rest[end:]
+    return HeldMemory(
+        allocated=int(allocated),
+        reserved=int(reserved),
+        in_python=int(in_python),
+        tensors=tuple(
+            HeldTensors(int(count), kind, int(size))
+            for kind, count, size in zip(tensors[0::3], tensors[1::3], tensors[2::3], strict=True)
+        ),
+        lines=tuple(
+            (file, int(line), int(size)) for file, line, size in zip(lines[0::3], lines[1::3], lines[2::3], strict=True)
+        ),
     )
 
 

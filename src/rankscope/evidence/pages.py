@@ -132,6 +132,7 @@ def read_page(path: Path, *, newest_calls: int = layout.RING_SLOTS) -> PageConte
         bad_losses=layout.NUMERICS.unpack_from(data, layout.NUMERICS_OFFSET)[1],
         phases=_read_phases(data),
         checksums=_read_checksums(data, heap),
+        held=heap.held(),
         **read_stages(data, heap),
     )
     return PageContent(

@@ -11,7 +11,6 @@ import sys
 import sysconfig
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,6 +35,8 @@ def sample_stacks(pids: Sequence[int], *, native: bool = False, timeout_s: float
     Does not pause the processes, and works on stopped ones; `native=True` adds native frames and pauses each
     for a moment. `timeout_s` holds for each process; the whole call ends within four times that.
     """
+    from concurrent.futures import ThreadPoolExecutor  # brings logging, which whoever only reads files does not need
+
     program = find_py_spy()
     if program is None:
         return dict.fromkeys(pids, "py-spy is not installed beside this Python nor on the PATH")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rankscope.clusters.slurm_step import place_in_step
 from rankscope.errors import CheckFailedBeforehand, UsageError
+from rankscope.evidence.stacks import find_py_spy
 from rankscope.launch.gpu_choice import choose_gpus
 from rankscope.launch.nodes.meeting import leads_to_itself
 from rankscope.launch.options import RunOptions
@@ -39,6 +40,16 @@ def run_wanted_checks(options: RunOptions) -> None:
     if not report.ok:
         failed = [step.step for step in report.steps if step.status == "fail"]
         raise CheckFailedBeforehand(failed)
+
+
+def lacks_py_spy() -> str | None:
+    """What a job without py-spy is told: less is seen, and nothing is refused."""
+    if find_py_spy() is not None:
+        return None
+    return (
+        "py-spy is not installed: a rank's stack is told by the rank itself alone, and by none that is stuck in native "
+        "code (pip install py-spy)"
+    )
 
 
 def place_in_slurm(options: RunOptions) -> None:

@@ -14,6 +14,7 @@ from rankscope.private_files import open_private_log
 from rankscope.report.board import Board
 from rankscope.report.phrases import plain, short_path
 from rankscope.report.screen import Screen
+from rankscope.report.words.languages import language
 
 OUTPUT_NAME = "output.log"
 """What would have been shown: the ranks' lines with their prefixes."""
@@ -43,7 +44,7 @@ class BoardInPlace:
     def __init__(self, job: Job, screen: Screen, program: str) -> None:
         self._job = job
         self._screen = screen
-        self._board = Board(program_name(program))
+        self._board = Board(program_name(program), job.lang)
         self._glances = JobGlances(job)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="rankscope-board", daemon=True)
@@ -69,7 +70,8 @@ class BoardInPlace:
     def _lines(self, seen: tuple[RankGlance, ...]) -> list[str]:
         lines = self._board.lines(seen, time.time())
         _, rows = self._screen.size
-        where = f"output: {short_path(str(self._job.folder / OUTPUT_NAME))}"
+        path = short_path(str(self._job.folder / OUTPUT_NAME))
+        where = language(self._job.lang).label("output: {path}", path=path)
         return [*lines[: max(1, rows - 4)], "", where]
 
 

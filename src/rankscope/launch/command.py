@@ -44,10 +44,18 @@ from rankscope.private_files import make_private_folder
 from rankscope.report import live, progress_words, terminal
 from rankscope.report.notices.notifier import Notifier, tell_the_end
 from rankscope.report.screen import Screen, open_screen
+from rankscope.report.words.languages import language
 from rankscope.versions import versions
 
 if TYPE_CHECKING:
     from rankscope.launch.live_page import LivePage
+
+
+_NO_KEY = (
+    "the nodes share no key: what they say to each other is told and stops nothing (give {variable}, --node-key-file "
+    "or a shared --run-dir)"
+)
+_NO_TERMINAL = "--board needs a terminal on standard error: the ranks' output is shown instead"
 
 
 def launch(arguments: list[str], pages_path: str) -> int:
@@ -84,8 +92,10 @@ def launch(arguments: list[str], pages_path: str) -> int:
     screen = open_screen()
     if screen is not None:
         live.use(screen)
-    live.tell(live.Starts(chosen.torch.training_script, config.nproc_per_node, config.max_nodes, str(run_folder)))
+    script = chosen.torch.training_script
+    live.tell(live.Starts(script, config.nproc_per_node, config.max_nodes, str(run_folder)), chosen.lang)
     prepared = [
+        beforehand.lacks_py_spy(),
         limits.set_low_memory() if chosen.low_memory else None,
         limits.set_memory_limit(chosen.memory_limit, probe=chosen.probe),
         limits.serialize_imports(chosen.serialize_imports, config.nproc_per_node, pages),
@@ -99,24 +109,21 @@ def launch(arguments: list[str], pages_path: str) -> int:
     if told is not None:
         keep([f"rankscope: {told}"])
         live.say(told if chosen.stages == "on" else "")
-    board = _place_for_board(screen) if chosen.board else None
+    board = _place_for_board(screen, chosen.lang) if chosen.board else None
     pump = _pump(screen, board, run_folder, merge=chosen.merge)
     job = Job(run_folder, pages, tuple(command), installed, pump)
-    job.node_key = key
+    job.node_key, job.lang = key, chosen.lang
     if several and key is None:
-        live.say(
-            "the nodes share no key: what they say to each other is told and stops nothing "
-            f"(give {node_key.VARIABLE}, --node-key-file or a shared --run-dir)"
-        )
+        live.say(language(chosen.lang).label(_NO_KEY, variable=node_key.VARIABLE))
     page = _open_page(job, chosen)
     supervisor = Supervisor(
         job,
-        Policy(chosen.on_hang, chosen.on_nan, chosen.on_corrupt, chosen.restart_always),
+        Policy(chosen.on_hang, chosen.on_nan, chosen.on_corrupt, chosen.restart_always, chosen.lang),
         chosen.stall_after_s,
         lambda last: _show(last, job, chosen.json),
         page=chosen.report or page is not None,
         alert=lambda found: notifier.tell(found, "detected"),
-        tell=page.tell if page is not None else live.tell,
+        tell=page.tell if page is not None else functools.partial(live.tell, lang=chosen.lang),
     )
     helpers = _helpers(job, chosen, screen, board, StageTeller(job, chosen.stages, keep, live.show, live.say))
     with page or nullcontext():
@@ -212,9 +219,9 @@ def _helpers(
     return [teller] if screen is None else [teller, StatusLine(job, screen, teller.where)]
 
 
-def _place_for_board(screen: Screen | None) -> Screen | None:
+def _place_for_board(screen: Screen | None, lang: str) -> Screen | None:
     if screen is None:
-        live.say("--board needs a terminal on standard error: the ranks' output is shown instead")
+        live.say(language(lang).label(_NO_TERMINAL))
     return screen
 
 
@@ -278,7 +285,7 @@ def _show(verdict: Verdict, job: Job, as_json: bool) -> None:
     if verdict.outcome == "ok":
         figures = afterwards.figures(job)
         # A rank that held the others up is a note of its own.
-        done = progress_words.done(replace(figures, slow=None) if verdict.stragglers else figures)
+        done = progress_words.done(replace(figures, slow=None) if verdict.stragglers else figures, verdict.language)
     text = terminal.render(
         verdict,
         color=terminal.use_color(sys.stderr),

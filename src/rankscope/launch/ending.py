@@ -82,11 +82,11 @@ def _looked(state: State, event: on.Looked) -> Step:
         return state, ()
     ruling, evidence = event.ruling, event.evidence
     if event.elsewhere:
-        return _failed_elsewhere(state, pronounce(ruling), evidence)
+        return _failed_elsewhere(state, pronounce(ruling, state.policy.lang), evidence)
     if state.phase != "running":
         return state, ()
     if ruling.outcome in ("nan", "corrupt"):
-        return _bad_numbers_seen(state, pronounce(ruling), evidence)
+        return _bad_numbers_seen(state, pronounce(ruling, state.policy.lang), evidence)
     if evidence.trigger == "non-finite":
         return state, ()  # a look at numbers says nothing about stillness
     if _is_hang(ruling):
@@ -97,11 +97,11 @@ def _looked(state: State, event: on.Looked) -> Step:
         settled = event.given_up and state.policy.on_hang == "auto"
         if not (news or again or settled):
             return state, ()
-        return _hang(state, pronounce(ruling), evidence, event.still_s, settled=settled)
+        return _hang(state, pronounce(ruling, state.policy.lang), evidence, event.still_s, settled=settled)
     if ruling.outcome in ("slow", "hang") and ruling.culprits and event.still_s >= min(NOTICE_S, event.patience_s):
-        return _notice(state, pronounce(ruling))
+        return _notice(state, pronounce(ruling, state.policy.lang))
     if ruling.outcome == "unknown" and event.still_s >= event.patience_s:
-        return _notice(state, pronounce(ruling))
+        return _notice(state, pronounce(ruling, state.policy.lang))
     return state, ()
 
 
@@ -339,7 +339,7 @@ def _taken(state: State, event: on.Taken) -> Step:
         return _release(state)  # somebody else was first
     interrupted = event.evidence.trigger == "interrupt"
     reason: Reason = "signal" if interrupted else "failure"
-    verdict = pronounce(interruption(event.ruling, state.signal) if interrupted else event.ruling)
+    verdict = pronounce(interruption(event.ruling, state.signal) if interrupted else event.ruling, state.policy.lang)
     state, keep = _find(replace(state, phase="holding"), verdict, event.evidence, reason)
     tell: tuple[Action, ...] = ()
     if verdict.outcome in ("ok", "interrupted"):
@@ -406,7 +406,7 @@ def _over(state: State, event: on.Over) -> Step:
         return state, ()
     state = replace(state, ends=event.ends)
     if event.failure is not None and not event.ends:
-        state = replace(state, found=pronounce(never_started(event.failure)), found_for="failure")
+        state = replace(state, found=pronounce(never_started(event.failure), state.policy.lang), found_for="failure")
     elif event.failure is not None:
         state = replace(state, notes=(*state.notes, event.failure))
     if event.suspected and state.phase != "killed" and state.numbers is None and came_to_its_end(state):
@@ -420,7 +420,7 @@ def _judged_at_the_end(state: State, event: on.Taken) -> Step:
         return _final(state)
     if len(event.evidence.ranks) < event.evidence.world_size:
         return _final(replace(state, notes=(*state.notes, NobodyNamed())))
-    verdict = replace(pronounce(event.ruling), evidence=f"{_folder(state)}_numbers")
+    verdict = replace(pronounce(event.ruling, state.policy.lang), evidence=f"{_folder(state)}_numbers")
     state, last = _final(replace(state, numbers=verdict, unkept=state.unkept + 1))
     return state, (on.Keep(verdict, event.evidence), *last)
 

@@ -23,6 +23,7 @@ def make_run_folder(wanted: Path | None, script: str, host: str | None = None) -
     """
     if wanted is not None:
         wanted = wanted / host if host is not None else wanted
+        _refuse_current(wanted)
         if (wanted / MARK).exists() and not wanted.is_symlink() and wanted.stat().st_uid == os.geteuid():
             live.say(f"the earlier run in '{wanted}' is now in '{_move_aside(wanted)}'")
         return _create(wanted)
@@ -33,6 +34,15 @@ def make_run_folder(wanted: Path | None, script: str, host: str | None = None) -
         if not path.exists():
             return _create(path)
     raise UsageError("runs/: too many runs started in this second; give --run-dir")
+
+
+def _refuse_current(wanted: Path) -> None:
+    """A used folder is moved aside as a whole, so it holds nothing but the run."""
+    if wanted.resolve() in (Path.cwd(), *Path.cwd().parents):
+        raise UsageError(
+            f"--run-dir '{wanted}' is the current folder or one above it: give a folder for this run alone, "
+            "as in --run-dir runs/first"
+        )
 
 
 def _create(path: Path) -> Path:

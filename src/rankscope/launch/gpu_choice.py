@@ -177,7 +177,7 @@ def choose_gpus(
     while True:
         states = read()
         if isinstance(states, str):
-            raise UsageError(f"--gpus {text}: {states}")
+            raise UsageError(f"--gpus {text}: {states}; leave --gpus out to run on the CPU")
         choice = choose(states, wish, visible_indices(states, os.environ))
         if choice.enough or not wait:
             break

@@ -21,7 +21,9 @@ from rankscope.launch.nodes.exchange import Exchange
 from rankscope.launch.output import OutputPump
 from rankscope.mask import mask_arguments, mask_text
 from rankscope.private_files import write_private
-from rankscope.report.words import sentence
+from rankscope.report.words.languages import language
+
+_SHORT_GAP_S = 0.2
 
 
 @dataclass(slots=True)
@@ -63,6 +65,8 @@ class Job:
         self.stall_after_s: float | None = None
         self.nodes: Exchange | None = None
         """The other launchers of a job on several machines."""
+        self.lang = "en"
+        """Of what is said about it."""
         self.node_key: bytes | None = None
         """What they all know and nobody else does."""
         self.error_files: dict[int, Path] = {}
@@ -146,7 +150,7 @@ class Job:
                 found[process.rank] = read_page(page, newest_calls=0).progress
             except EvidenceError as error:
                 self.note_problem(str(error))
-        return {rank: sentence(stage) for rank, stage in stages_of(found)}
+        return {rank: language(self.lang).sentence(stage) for rank, stage in stages_of(found)}
 
     def gather(self, trigger: str) -> Evidence | None:
         """Evidence of the whole job; None where another node was asked to look, and its ruling will come."""
@@ -167,6 +171,8 @@ class Job:
             comm_logs=self.folder / "comm",
         )
         with self._collecting:
+            if trigger == "non-finite":  # of a job that goes on: its pages tell, and every second counts
+                return collect(facts, self._known, trigger, gap_s=_SHORT_GAP_S, ask_nccl=False)
             return collect(facts, self._known, trigger)
 
     def _known(self) -> list[KnownRank]:

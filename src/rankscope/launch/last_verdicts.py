@@ -34,13 +34,13 @@ from rankscope.report.conclude import pronounce
 def last_verdict(state: State) -> Verdict:
     """What is to be said of the whole run, now that everything has ended."""
     if came_to_its_end(state):
-        return state.numbers or pronounce(ended_well(state.world_size))
+        return state.numbers or pronounce(ended_well(state.world_size), state.policy.lang)
     if state.found is not None and state.found.outcome != "ok":
         return state.found
     if state.cut_by is not None and not state.failed_first:
         twice = (StoppedTwice(),) if state.rushed is not None else ()
-        return pronounce(stopped_unseen(state.world_size, state.cut_by, twice))
-    return pronounce(undiagnosed(state.world_size, state.ends))
+        return pronounce(stopped_unseen(state.world_size, state.cut_by, twice), state.policy.lang)
+    return pronounce(undiagnosed(state.world_size, state.ends), state.policy.lang)
 
 
 def notes_on(state: State, verdict: Verdict) -> tuple[str | Fact, ...]:

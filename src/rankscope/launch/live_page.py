@@ -20,6 +20,7 @@ from rankscope.report.html import live as page
 from rankscope.report.html.page import FILE_NAME
 from rankscope.report.metrics import CONTENT_TYPE, metrics
 from rankscope.report.phrases import plain, short_path
+from rankscope.report.words.languages import language
 
 ADDRESS_FILE = "page.url"
 _FRESH_S = 0.4
@@ -44,7 +45,7 @@ class LivePage:
         self._job = job
         self._program = program_name(program)
         self._glances = JobGlances(job)
-        self._board = Board(self._program)
+        self._board = Board(self._program, job.lang)
         self._turn = threading.Lock()
         self._look: Look | None = None
         self._looked_at = 0.0
@@ -63,7 +64,7 @@ class LivePage:
         self.address = f"http://{f'[{host}]' if ':' in host else host}:{port}/{self._token}/"
 
     def __enter__(self) -> LivePage:
-        live.say(f"page: {self.address}")
+        live.say(language(self._job.lang).label("page: {address}", address=self.address))
         self._server.start()
         try:
             write_private(self._job.folder / ADDRESS_FILE, f"{self.address}\n".encode())
@@ -76,8 +77,8 @@ class LivePage:
 
     def tell(self, line: live.Line) -> None:
         """Said on the terminal and here."""
-        live.tell(line)
-        self._told.appendleft((time.strftime("%H:%M:%S"), live.words(line)))
+        live.tell(line, self._job.lang)
+        self._told.appendleft((time.strftime("%H:%M:%S"), live.words(line, self._job.lang)))
         match line:
             case live.Detected() | live.Ending() | live.Noticed():
                 self._trouble = line
@@ -146,7 +147,8 @@ class LivePage:
     def _view(self) -> page.LiveView:
         look, trouble = self._now(), self._trouble
         verdict = trouble.verdict if trouble is not None else None
-        tags = (verdict.certainty, verdict.cause or "") if verdict is not None else ()
+        words = language(self._job.lang)
+        tags = (words.label(verdict.certainty), verdict.cause or "") if verdict is not None else ()
         return page.LiveView(
             program=self._program,
             folder=short_path(str(self._job.folder)),
@@ -157,6 +159,7 @@ class LivePage:
             still=tuple(self._still().items()),
             told=tuple(self._told),
             outputs=tuple(self._outputs()),
+            words=words,
         )
 
     def _outputs(self) -> list[tuple[int, tuple[str, ...]]]:

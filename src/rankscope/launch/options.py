@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
-import shutil
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,11 +12,12 @@ from typing import Any, NoReturn
 
 from rankscope.errors import UsageError
 from rankscope.launch import limits
-from rankscope.launch.gpu_choice import parse_wish
+from rankscope.launch.refusals import refuse_mistakes, said_by_torch
 from rankscope.launch.run_state import OnBadNumbers, OnHang, Stages
 from rankscope.report.notices.options import add_notify
 from rankscope.report.notices.targets import Target
-from rankscope.spelling import mended, nearest
+from rankscope.report.words.languages import add_lang, chosen_language
+from rankscope.spelling import mended
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +56,8 @@ class RunOptions:
     retry_codes: bool = False
     grace_s: int | None = None
     """None: torch's own, and 5 s after Ctrl-C."""
+    lang: str = "en"
+    """Of what is said: `--lang`, else by the environment."""
     processes_given: bool = True
     """The user said how many ranks a node gets."""
 
@@ -70,7 +71,7 @@ def parse(arguments: list[str]) -> RunOptions:
     given = namespace.nproc_per_node is not None or "PET_NPROC_PER_NODE" in os.environ
     if namespace.nproc_per_node is None:
         namespace.nproc_per_node = usual
-    _check(namespace)
+    refuse_mistakes(namespace)
     return RunOptions(
         torch=namespace,
         run_dir=namespace.run_dir,
@@ -97,6 +98,7 @@ def parse(arguments: list[str]) -> RunOptions:
         notify=tuple(namespace.notify),
         retry_codes=namespace.retry_codes,
         grace_s=namespace.grace,
+        lang=chosen_language(namespace.lang, os.environ),
         processes_given=given,
     )
 
@@ -118,8 +120,8 @@ def _parsed(parser: argparse.ArgumentParser, arguments: list[str]) -> argparse.N
         (at for at in range(1, len(arguments)) if arguments[at] == text and "--page".startswith(arguments[at - 1])),
         None,
     )
-    if at is None:
-        raise UsageError(f"--page={text}: give a port, as in --page 8080, or an address with one")
+    if at is None or text.lstrip("-").isdigit():
+        raise UsageError(f"--page {text}: give a port up to 65535, as in --page 8080, or an address with one")
     return _parsed(parser, [*arguments[: at - 1], "--page=auto", *arguments[at:]])
 
 
@@ -267,6 +269,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     ours.add_argument("--json", action="store_true", help="print the verdict as JSON on standard output at the end")
     add_notify(ours)
+    add_lang(ours)
     ours.add_argument(
         "--report",
         action="store_true",
@@ -347,57 +350,6 @@ def _size(text: str) -> int:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def _check(namespace: argparse.Namespace) -> None:
-    script = namespace.training_script
-    if namespace.no_python and namespace.module:
-        raise UsageError("--no-python and --module exclude each other: leave one out")
-    if namespace.no_python:
-        if shutil.which(script) is None:
-            raise UsageError(f"no program '{script}' is on the path or at that place")
-    elif not namespace.module:
-        if os.path.isdir(script) and not os.path.exists(os.path.join(script, "__main__.py")):
-            raise UsageError(f"'{script}' is a folder without a __main__.py; name the script itself")
-        if not os.path.exists(script):
-            raise UsageError(f"the script '{script}' does not exist (current folder: {os.getcwd()})")
-    if namespace.wait and namespace.gpus is None:
-        raise UsageError("--wait waits for free GPUs: say which with --gpus auto:2")
-    if namespace.gpus is not None:
-        parse_wish(namespace.gpus)
-    processes = namespace.nproc_per_node
-    if processes.lstrip("-").isdigit() and int(processes) < 1:
-        raise UsageError(f"--nproc-per-node {processes}: a job needs at least 1 process per node")
-    if not processes.isdigit() and processes not in _DEVICES:
-        raise UsageError(f"--nproc-per-node {processes}: give a number, or one of {', '.join(_DEVICES)}")
-    _check_nodes(namespace)
-
-
-_DEVICES = ("auto", "gpu", "cpu", "xpu")
-
-
-def _check_nodes(namespace: argparse.Namespace) -> None:
-    if re.fullmatch(r"\d+(:\d+)?", str(namespace.nnodes)) is None:
-        raise UsageError(f"--nnodes {namespace.nnodes}: give a number of machines, or MIN:MAX as in 1:4")
-    least, most = (int(each) for each in (*str(namespace.nnodes).split(":"), str(namespace.nnodes))[:2])
-    if least < 1 or most < least:
-        raise UsageError(f"--nnodes {namespace.nnodes}: give 1 or more, or MIN:MAX with the smaller first, as in 1:4")
-    if not 0 <= namespace.node_rank < max(1, most):
-        raise UsageError(f"--node-rank {namespace.node_rank}: nodes count from 0, so give 0 to {most - 1}")
-    if namespace.master_port is not None and not 0 <= namespace.master_port < 65536:
-        raise UsageError(f"--master-port {namespace.master_port}: a port lies between 1 and 65535, and 29500 is usual")
-    known = _rendezvous_backends()
-    if known and namespace.rdzv_backend not in known:
-        close = nearest(namespace.rdzv_backend, known, "; ")
-        raise UsageError(f"--rdzv-backend {namespace.rdzv_backend} is not known{close}; there are {', '.join(known)}")
-
-
-def _rendezvous_backends() -> list[str]:
-    """Those that torch has registered; none where it no longer tells."""
-    from torch.distributed.elastic.rendezvous import registry
-
-    known: Any = getattr(registry, "handler_registry", None) or getattr(registry, "rendezvous_handler_registry", None)
-    return sorted(getattr(known, "_registry", {}))
-
-
 def launch_config(options: RunOptions) -> tuple[Any, Any, list[str]]:
     """Torch's launch configuration, entry point and arguments. Raises UsageError for impossible combinations."""
     import uuid
@@ -419,7 +371,7 @@ def launch_config(options: RunOptions) -> tuple[Any, Any, list[str]]:
             # Torch would spawn it from this process, which has threads and a watch to keep: a fresh one is as good.
             entry, arguments = sys.executable, ["-u", "-m", "rankscope.launch.run_path", *arguments]
     except (ValueError, AssertionError, RuntimeError, TypeError, OSError) as error:
-        raise UsageError(f"{error} (see 'rankscope run --help')") from error
+        raise UsageError(said_by_torch(error, args)) from error
     if not args.log_dir and args.logs_specs is None and config.logs_specs is not None:
         _remove_needless_folder(config.logs_specs.root_log_dir)
     if config.nproc_per_node < 1:

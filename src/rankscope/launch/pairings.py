@@ -25,9 +25,9 @@ _MOST_DOUBTS = 3
 """So often a job is looked at for nothing but a call from a new line."""
 _MOST_TRIES = 3
 """So often for one difference: what was made may not have completed yet."""
-_AGAIN_S = 2.0
+_AGAIN_S = 1.0
 """After a close look that has not settled it."""
-_PENDING_S = 0.8
+_PENDING_S = 0.5
 """After a reading that found calls which have not been passed yet."""
 PENDING = "pending"
 _UNEVEN_S = 1.5
@@ -70,6 +70,10 @@ class PairingWatch:
         self._groups: dict[int, _Compared] = {}
         self._doubts = 0
         self._shares = ShareWatch()
+
+    def in_doubt(self) -> bool:
+        """A difference was seen that the next glance will confirm, or not."""
+        return any(group.differed for group in self._groups.values())
 
     def wrong(self, pages: Mapping[int, Path], now: float, progress: Mapping[int, int] | None = None) -> bool:
         """Whether a close look at the job is worth it. A difference counts when two glances in a row have seen it.

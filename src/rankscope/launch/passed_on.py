@@ -23,7 +23,7 @@ def pass_on(number: int, job: Job) -> None:
             os.kill(catcher, number)
         except ProcessLookupError:
             continue  # it has ended by itself
-    live.tell(live.PassedOn(number, len(job.living()) - len(spared), tuple(spared)))
+    live.tell(live.PassedOn(number, len(job.living()) - len(spared), tuple(spared)), job.lang)
 
 
 def _processes_of(process: RankProcess, job: Job) -> list[int]:

@@ -26,6 +26,8 @@ class Policy:
     on_corrupt: OnBadNumbers = "report"
     restart_always: bool = False
     """As torchrun does, also what will fail again."""
+    lang: str = "en"
+    """Of what is said."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -272,7 +272,7 @@ class StageTeller:
         """Which rank is in which stage, as the last turn saw it; from any thread."""
         with self._busy:
             positions = self._positions()
-        return stage_lines.who_is_where(positions, now) if positions else ""
+        return stage_lines.who_is_where(positions, now, self._job.lang) if positions else ""
 
     def _positions(self) -> dict[int, Position]:
         living = {process.rank for process in self._job.living()}
@@ -292,7 +292,7 @@ class StageTeller:
         key = tuple((rank, p.stage.index) for rank, p in sorted(positions.items()) if p.stage is not None)
         if due > self._apart.get(key, 0):
             self._apart[key] = due
-            self._say(stage_lines.who_is_where(positions, now))
+            self._say(stage_lines.who_is_where(positions, now, self._job.lang))
 
     def _position(self, rank: int, track: _Track) -> Position:
         stage = innermost([stage for stage in track.inside.values() if stage.kind not in _LONG_LIVED])

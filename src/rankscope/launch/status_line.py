@@ -55,4 +55,4 @@ class StatusLine:
         figures = self._meter.read(beats, len(self._job.ranks), now)
         if not figures.steps:
             figures = progress_words.Figures(figures.ranks, 0, where=self._where(now))
-        return progress_words.status(figures)
+        return progress_words.status(figures, self._job.lang)

@@ -33,6 +33,7 @@ from rankscope.mask import mask_text
 from rankscope.private_files import Reserve, make_own_folder, write_private
 from rankscope.report import live
 from rankscope.report.conclude import annotated, examine
+from rankscope.report.words.languages import language
 
 _SETTLE_S = 1.5
 """How long after a rank's failure the others are given to show whether they fail with it."""
@@ -280,7 +281,9 @@ class Supervisor:
             self._verdict = leave_page(self._job.folder, verdict, evidence)
         except Exception as error:  # noqa: BLE001  a page that cannot be made is a note, no more
             why = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
-            self._verdict = annotated(verdict, [f"report.html could not be made: {why}"])
+            self._verdict = annotated(
+                verdict, [language(verdict.language).label("report.html could not be made: {why}", why=why)]
+            )
         self._write(self._verdict)
 
     def _see_to_the_end(self, within_s: float) -> None:

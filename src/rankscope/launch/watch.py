@@ -23,7 +23,7 @@ from rankscope.report.conclude import examine
 PERIOD_S = 0.5
 """Between glances at a job that goes on: every one of them takes processor time from ranks that use all cores."""
 ALERT_PERIOD_S = 0.2
-"""Between glances while a rank is still."""
+"""Between glances while a rank is still, or calls of ranks may have been paired wrongly."""
 FIRST_LOOK_S = 1.0
 """Stillness of all ranks after which the first close look is taken."""
 LOOK_S = 1.0
@@ -115,7 +115,8 @@ class Watcher:
     def _period(self) -> float:
         now = time.time()
         still = any(now - process.life_at > PERIOD_S for process in self._job.ranks if process.exit is None)
-        return ALERT_PERIOD_S if still else PERIOD_S
+        pairings = self._numbers.pairings
+        return ALERT_PERIOD_S if still or (pairings is not None and pairings.in_doubt()) else PERIOD_S
 
     def _glance(self, now: float) -> None:
         if self._look_for_others(now):

@@ -12,7 +12,7 @@ from _sitebuiltins import Quitter
 from types import ModuleType, TracebackType
 from typing import Any, NoReturn
 
-from rankscope.probe import raised
+from rankscope.probe import held_memory, raised
 from rankscope.probe.imports import ImportWatch
 from rankscope.probe.page import EXCEPTION_AT_EXIT, EXCEPTION_OF_THREAD, FINALIZING, Page
 from rankscope.probe.sites import Sites, is_own_file
@@ -37,6 +37,7 @@ def note(page: Page, sites: Sites, book: StageBook, imports: ImportWatch) -> Non
             return
         noted.append(error)
         raised.write(page, error)
+        held_memory.note(page, error)
 
     def leaving(how: str) -> None:
         page.leaving(sites.number(sys._getframe(4)), how)

@@ -104,11 +104,13 @@ EARLIER = "\x1e"
 
 TEXT, SITE, GROUP, EXCEPTION, ERROR = b"T", b"S", b"G", b"X", b"E"
 NON_FINITE = b"N"
+HELD = b"M"
+"""What the rank held on its GPU when its memory ran out."""
 EXCEPTION_AT_EXIT, EXCEPTION_OF_THREAD, EXCEPTION_OF_WORK = b"H", b"D", b"W"
 """One that was being handled when the program ended itself; one that ended a thread; one that ended the work which the
 process had been given, and not the process."""
 HEAP_ENTRY = struct.Struct("<cI")
-_LAST_WORDS = (EXCEPTION, EXCEPTION_AT_EXIT, EXCEPTION_OF_THREAD, EXCEPTION_OF_WORK, ERROR, NON_FINITE)
+_LAST_WORDS = (EXCEPTION, EXCEPTION_AT_EXIT, EXCEPTION_OF_THREAD, EXCEPTION_OF_WORK, ERROR, NON_FINITE, HELD)
 
 NUMERICS_OFFSET = 2048
 NUMERICS = struct.Struct("<QQ")
@@ -276,6 +278,10 @@ class Page:
         for text in (EARLIER.join((own, *earlier)), EARLIER.join((own, *earlier[:1])), own, head):
             if self._append(entry, text):
                 return
+
+    def held(self, text: str) -> None:
+        """What the rank held on its GPU when its memory ran out."""
+        self._append(HELD, text[:4096])
 
     def error(self, message: str) -> None:
         """Something failed inside the probe; shown in the report."""

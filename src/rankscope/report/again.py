@@ -6,7 +6,6 @@ import argparse
 import os
 import shutil
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NoReturn
@@ -15,6 +14,7 @@ from rankscope.errors import EvidenceError, UsageError
 from rankscope.evidence.nan_dump import is_nan_dump, read_nan_dump
 from rankscope.evidence.readers.gather import gather
 from rankscope.report.phrases import plain
+from rankscope.report.words.languages import add_lang, chosen_language, language
 from rankscope.spelling import mended
 
 if TYPE_CHECKING:
@@ -63,15 +63,16 @@ def diagnose_command(arguments: list[str]) -> int:
     )
     parser.add_argument("path", nargs="+", metavar="PATH", help="a file or folder; - for standard input")
     parser.add_argument("--json", action="store_true", help="print the verdict as JSON on standard output")
+    add_lang(parser)
     chosen = parser.parse_args(arguments)
-    _, verdict = verdict_on(chosen.path)
-    tell_refused(verdict.refused)
+    _, verdict = verdict_on(chosen.path, chosen_language(chosen.lang, os.environ))
+    tell_refused(verdict)
     shown = [path for path in chosen.path if path != "-"]
     show(verdict, as_json=chosen.json, folder=shown[0] if len(shown) == 1 and len(chosen.path) == 1 else "")
     return exit_code(verdict)
 
 
-def verdict_on(paths: list[str]) -> tuple[Evidence, Verdict]:
+def verdict_on(paths: list[str], lang: str = "en") -> tuple[Evidence, Verdict]:
     """What the paths hold, and the verdict on it. Raises UsageError for a path that cannot be meant."""
     for path in paths:
         if path != "-" and not os.path.exists(path):
@@ -79,32 +80,36 @@ def verdict_on(paths: list[str]) -> tuple[Evidence, Verdict]:
     if paths.count("-") > 1:
         raise UsageError("standard input can be read once: give - only once")
     evidence = _evidence(paths)
-    return evidence, _verdict(evidence)
+    return evidence, _verdict(evidence, lang)
 
 
-def _verdict(evidence: Evidence) -> Verdict:
+def _verdict(evidence: Evidence, lang: str) -> Verdict:
     # Imported here and not above: while other processes read the dumps of a large job, there is time for it.
     from rankscope.diagnosis.diagnose import diagnose
     from rankscope.diagnosis.seen import as_seen
     from rankscope.report.conclude import pronounce
 
-    return pronounce(as_seen(diagnose(evidence), evidence))
+    return pronounce(as_seen(diagnose(evidence), evidence), lang)
 
 
 def _load() -> None:
     """What is needed after the reading."""
     from rankscope.diagnosis import diagnose, seen  # noqa: F401
-    from rankscope.report import conclude, terminal  # noqa: F401
+    from rankscope.report import conclude  # noqa: F401
 
 
-def tell_refused(refused: Sequence[str]) -> None:
+def tell_refused(verdict: Verdict) -> None:
     """On standard error: the files that could not be used."""
+    if not verdict.refused:
+        return
     from rankscope.report.live import say
 
+    label, refused = language(verdict.language).label, verdict.refused
     for text in refused[:_MOST_REFUSED]:
-        say(f"not used: {plain(text)}")
+        say(label("not used: {what}", what=plain(text)))
     if len(refused) > _MOST_REFUSED:
-        say(f"and {len(refused) - _MOST_REFUSED} more files were not used; --json names all of them")
+        rest = len(refused) - _MOST_REFUSED
+        say(label("and {count} more files were not used; --json names all of them", count=rest))
 
 
 def exit_code(verdict: Verdict) -> int:
@@ -132,12 +137,13 @@ def _standard_input(paths: list[str]) -> BinaryIO | None:
 
 def show(verdict: Verdict, *, as_json: bool, folder: str) -> None:
     """The verdict on standard output, for a program or for a person."""
-    from rankscope.diagnosis.codec import verdict_to_json
-    from rankscope.report import terminal
-
     if as_json:
+        from rankscope.diagnosis.codec import verdict_to_json
+
         sys.stdout.write(verdict_to_json(verdict).decode() + "\n")
         return
+    from rankscope.report import terminal
+
     width = max(60, min(shutil.get_terminal_size((100, 24)).columns, 140))
     color = terminal.use_color(sys.stdout)
     print(terminal.render(verdict, color=color, width=width, folder=folder), flush=True)

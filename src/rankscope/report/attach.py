@@ -20,7 +20,7 @@ from rankscope.report.live import say
 from rankscope.report.notices.notifier import Notifier
 from rankscope.report.notices.options import add_notify
 from rankscope.report.phrases import plain
-from rankscope.report.words.phrases import span
+from rankscope.report.words.languages import Language, add_lang, chosen_language, language
 from rankscope.spelling import mended
 
 _DESCRIPTION = """\
@@ -40,6 +40,7 @@ exit code: 0 when every rank was seen to go on, 1 when something is wrong, 3 whe
 mistake in the command
 """
 _WATCH_S = 5.0
+_GUESSED = "nothing tells the ranks of these processes: they are numbered in the order in which they were started"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -50,12 +51,13 @@ class _Parser(argparse.ArgumentParser):
 def attach_command(arguments: list[str]) -> int:
     """The verb: 0 when the job goes on, 1 when something is wrong, 3 when nobody can tell, 2 for a mistake."""
     chosen = _parse(arguments)
+    words = language(chosen_language(chosen.lang, os.environ))
     try:
-        found = _chosen_job(chosen.pid)
-        ruling = nobody_found() if found is None else _ruling(with_told_ranks(found), chosen.watch)
+        found = _chosen_job(chosen.pid, words)
+        ruling = nobody_found() if found is None else _ruling(with_told_ranks(found), chosen.watch, words)
     except NoRanks as none:
         ruling = no_rank(none.pids, none.command, launcher=none.launcher)
-    verdict = pronounce(ruling)
+    verdict = pronounce(ruling, words.code)
     notifier = Notifier(chosen.notify, "", os.environ)
     notifier.tell(verdict, "attached")
     show(verdict, as_json=chosen.json, folder="")
@@ -63,15 +65,15 @@ def attach_command(arguments: list[str]) -> int:
     return exit_code(verdict)
 
 
-def _ruling(job: FoundJob, watch_s: float) -> Ruling:
+def _ruling(job: FoundJob, watch_s: float, words: Language) -> Ruling:
     if find_py_spy() is None:
-        say("py-spy is not installed: without stacks little can be said (pip install py-spy)")
-    say(f"{_line(job)}; watching for {watch_s:g} s")
+        say(words.label("py-spy is not installed: without stacks little can be said (pip install py-spy)"))
+    say(words.label("{job}; watching for {seconds} s", job=_line(job, words), seconds=f"{watch_s:g}"))
     evidence = take_evidence(job, watch_s)
     if job.guessed_ranks and not uses_distributed(evidence):
         return as_no_rank(examine(evidence), evidence, job.command)
     if job.guessed_ranks:
-        say("nothing tells the ranks of these processes: they are numbered in the order in which they were started")
+        say(words.label(_GUESSED))
     evidence = with_stillness(evidence, watch_s)
     return as_watched(examine(evidence), evidence)
 
@@ -93,47 +95,53 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--json", action="store_true", help="print the verdict as JSON on standard output")
     add_notify(parser)
+    add_lang(parser)
     chosen = parser.parse_args(arguments)
     if not 1.0 <= chosen.watch <= 3600:
         raise UsageError(f"--watch {chosen.watch:g}: give 1 to 3600 seconds")
     return chosen
 
 
-def _chosen_job(pids: list[int]) -> FoundJob | None:
+def _chosen_job(pids: list[int], words: Language) -> FoundJob | None:
     """None where no job runs here that may be looked into. Raises NoRanks for pids that are none."""
     if pids:
         try:
             return job_of_pids(pids)
         except SeveralJobs as several:
-            raise _which_of(several.jobs) from several
+            raise _which_of(several.jobs, words) from several
         except (ProcessLookupError, OSError) as error:
             raise UsageError(f"--pid: no process of {', '.join(map(str, pids))} can be looked into: {error}") from error
     jobs = find_jobs()
     current = tuple(job for job in jobs if not job.orphaned) or jobs
     if len(current) > 1:
-        raise _which_of(jobs)
+        raise _which_of(jobs, words)
     for job in jobs:
         if job not in current:
-            say(f"left alone: {_line(job)}; `rankscope attach --pid {job.ranks[0].pid}` looks at it")
+            told = "left alone: {job}; `rankscope attach --pid {pid}` looks at it"
+            say(words.label(told, job=_line(job, words), pid=job.ranks[0].pid))
     return current[0] if current else None
 
 
-def _which_of(jobs: tuple[FoundJob, ...]) -> UsageError:
+def _which_of(jobs: tuple[FoundJob, ...], words: Language) -> UsageError:
     """Lists them; the last line says what to do."""
-    print(f"rankscope: {len(jobs)} jobs run on this machine; say which one:", file=sys.stderr)
+    told = words.label("{count} jobs run on this machine; say which one:", count=len(jobs))
+    print(f"rankscope: {told}", file=sys.stderr)
     for job in jobs:
-        print(f"  rankscope attach --pid {job.ranks[0].pid}   {_line(job)}", file=sys.stderr)
+        print(f"  rankscope attach --pid {job.ranks[0].pid}   {_line(job, words)}", file=sys.stderr)
     return UsageError("give one of them with --pid")
 
 
-def _line(job: FoundJob) -> str:
+def _line(job: FoundJob, words: Language) -> str:
     count = len(job.ranks)
-    ranks = f"{count} rank{'' if count == 1 else 's'}" + (f" of {job.world_size}" if job.world_size > count else "")
-    age = span(max(0.0, time.time() - min(rank.started_at for rank in job.ranks)))
+    ranks = words.counted(count, "{count} rank", "{count} ranks")
+    if job.world_size > count:
+        ranks = words.label("{ranks} of {world}", ranks=ranks, world=job.world_size)
+    age = words.span(max(0.0, time.time() - min(rank.started_at for rank in job.ranks)))
     port = job.ranks[0].environment.get("MASTER_PORT", "")
     about = [
-        f"started {age} ago",
-        *([f"port {port}"] if port else []),
-        *(["left behind by an earlier job, its launcher is gone"] if job.orphaned else []),
+        words.label("started {time} ago", time=age),
+        *([words.label("port {port}", port=port)] if port else []),
+        *([words.label("left behind by an earlier job, its launcher is gone")] if job.orphaned else []),
     ]
-    return plain(f"{ranks} of {job.launcher} ({', '.join(about)}): {job.command[:80]}")
+    whole = words.label("{ranks} of {launcher}", ranks=ranks, launcher=job.launcher)
+    return plain(f"{whole} ({', '.join(about)}): {job.command[:80]}")

@@ -14,10 +14,10 @@ from rankscope.evidence.glance import RankGlance
 from rankscope.evidence.model import Phases, Progress
 from rankscope.report import progress_words
 from rankscope.report.meter import Meter
-from rankscope.report.phrases import duration, plain
+from rankscope.report.phrases import plain
 from rankscope.report.progress_words import QUIET_S, Figures
-from rankscope.report.words import sentence
-from rankscope.report.words.phrases import rank_list
+from rankscope.report.words.languages import Language, language
+from rankscope.terminal_text import columns, padded
 
 MOST_ROWS = 16
 """With more ranks than that, equal ones share a row."""
@@ -50,13 +50,15 @@ class Row:
     awaited: frozenset[int] = frozenset()
     """The ranks that it waits for."""
     ended: bool = False
+    at: str = ""
+    """What it does, without how long: by that ranks are alike."""
 
     @property
     def likeness(self) -> tuple[str, ...]:
-        return (self.doing.partition(" for ")[0], self.step, self.waits)
+        return (self.at or self.doing, self.step, self.waits)
 
 
-_HEADS = Row((), "doing", "step", "steps/s", "time", "waits for", "cpu", "memory", "gpu")
+_HEADS = ("rank", "doing", "step", "steps/s", "time", "waits for", "cpu", "memory", "gpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,22 +78,24 @@ class Look:
 class Board:
     """Takes one glance after another, and gives what to show. No I/O here."""
 
-    def __init__(self, title: str) -> None:
+    def __init__(self, title: str, lang: str = "en") -> None:
         self._title = title
+        self._lang = lang
+        self._words = language(lang)
         self._meter = Meter()
         self._past: dict[int, deque[RankGlance]] = {}
 
     def lines(self, glances: Sequence[RankGlance], now: float) -> list[str]:
         look = self.look(glances, now)
-        table = _table([_HEADS, *look.rows])
-        return [look.head, "", *table, "", _LEGEND] if look.probed else [look.head, "", *table]
+        table = _table(look.rows, self._words)
+        return [look.head, "", *table, "", self._words.label(_LEGEND)] if look.probed else [look.head, "", *table]
 
     def look(self, glances: Sequence[RankGlance], now: float) -> Look:
         known = {each.rank: each.progress for each in glances if each.progress is not None}
         waits = who_waits(known, now)
         rows = [self._row(each, waits, now) for each in glances]
         figures = self._meter.read(known, len(glances), now)
-        head = plain(f"{self._title} · {progress_words.status(figures)}")
+        head = plain(f"{self._title} · {progress_words.status(figures, self._lang)}")
         shown = rows if len(rows) <= MOST_ROWS else _merged(rows)
         return Look(head, figures, tuple(rows), tuple(shown), bool(known))
 
@@ -103,12 +107,17 @@ class Board:
         first, progress = past[0], each.progress
         steps = progress.steps if progress is not None else 0
         if not each.alive:
-            return Row((each.rank,), "ended", step=f"{steps:,}" if steps else "", steps=steps, ended=True)
+            return Row(
+                (each.rank,), self._words.label("ended"), step=f"{steps:,}" if steps else "", steps=steps, ended=True
+            )
         seconds = each.at - first.at
+        stepped = first.progress is None or steps > first.progress.steps
+        doing, at = _doing(each, now, self._words, stepped=stepped)
         row = Row(
             (each.rank,),
-            _doing(each, now, stepped=first.progress is None or steps > first.progress.steps),
-            waits=rank_list(waits.get(each.rank, ())),
+            doing,
+            at=at,
+            waits=self._words.rank_list(waits.get(each.rank, ())),
             awaited=waits.get(each.rank, frozenset()),
             processor=f"{(each.cpu_s - first.cpu_s) / seconds:.0%}" if seconds >= LEAST_S else "",
             memory=_size(each.memory_bytes),
@@ -130,21 +139,26 @@ class Board:
         )
 
 
-def _doing(each: RankGlance, now: float, *, stepped: bool) -> str:
+def _doing(each: RankGlance, now: float, words: Language, *, stepped: bool) -> tuple[str, str]:
+    """In words, and the same without how long."""
+    label = words.label
     if each.state in _STATES:
-        return _STATES[each.state]
+        return label(_STATES[each.state]), ""
     if each.progress is None:
-        return "runs" if each.state == "R" else "sleeps"
+        return label("runs") if each.state == "R" else label("sleeps"), ""
     call = open_call(each.progress)
     if call is not None and now - call.entered_at >= LEAST_S:
-        at = f" at {call.site[0].file.rpartition('/')[2]}:{call.site[0].line}" if call.site else ""
-        return plain(f"{call.op}{at} for {duration(now - call.entered_at)}")
+        site = f"{call.site[0].file.rpartition('/')[2]}:{call.site[0].line}" if call.site else ""
+        at = plain(label("{call} at {place}", call=call.op, place=site) if site else call.op)
+        return label("{what} for {time}", what=at, time=words.duration(now - call.entered_at)), at
     stage = dict(stages_of({each.rank: each.progress})).get(each.rank)
     if each.progress.steps and not isinstance(stage, InStage):
         # After its first step a rank that is in no stage trains.
         left = max((call.left_at or now for call in each.progress.calls), default=now)
-        return "training" if stepped or now - left < QUIET_S else f"in no call for {duration(now - left)}"
-    return plain(sentence(stage)) if stage is not None else "starting"
+        if stepped or now - left < QUIET_S:
+            return label("training"), ""
+        return label("{what} for {time}", what=label("in no call"), time=words.duration(now - left)), "in no call"
+    return plain(words.sentence(stage)) if stage is not None else label("starting"), ""
 
 
 def _rate(before: Progress | None, now: Progress, seconds: float) -> float | None:
@@ -208,11 +222,12 @@ def _merged(rows: Sequence[Row]) -> list[Row]:
     return merged
 
 
-def _table(rows: Sequence[Row]) -> list[str]:
+def _table(rows: Sequence[Row], words: Language) -> list[str]:
     """Columns that nobody fills are left out."""
-    cells = [
+    cells = [list(map(words.label, _HEADS))]
+    cells += [
         [
-            rank_list(row.ranks) if row.ranks else "rank",
+            words.rank_list(row.ranks),
             row.doing,
             row.step,
             row.rate,
@@ -225,5 +240,5 @@ def _table(rows: Sequence[Row]) -> list[str]:
         for row in rows
     ]
     kept = [column for column in range(len(cells[0])) if any(line[column] for line in cells[1:])]
-    widths = {column: max(len(line[column]) for line in cells) for column in kept}
-    return ["  ".join(line[column].ljust(widths[column]) for column in kept).rstrip() for line in cells]
+    widths = {column: max(columns(line[column]) for line in cells) for column in kept}
+    return ["  ".join(padded(line[column], widths[column]) for column in kept).rstrip() for line in cells]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -11,20 +11,18 @@ import msgspec
 from rankscope.diagnosis.causes import CAUSES
 from rankscope.diagnosis.diagnose import diagnose
 from rankscope.diagnosis.facts import Fact, kind_of
-from rankscope.diagnosis.finding import Possibility, Ruling, Suspect
+from rankscope.diagnosis.finding import Possibility, Recognised, Ruling, Suspect
 from rankscope.diagnosis.probe_failures import probe_failures
-from rankscope.diagnosis.verdict import Alternative, Culprit, Side, Verdict
+from rankscope.diagnosis.verdict import Alternative, Culprit, KnownMessage, Side, Verdict
 from rankscope.evidence.model import Evidence
-from rankscope.report.words import doing, headline, sentence
-from rankscope.report.words.advice import advise
-from rankscope.report.words.phrases import with_victims
+from rankscope.report.words.languages import Language, language
 
 SCHEMA = 2
 
 
-def conclude(evidence: Evidence) -> Verdict:
+def conclude(evidence: Evidence, lang: str = "en") -> Verdict:
     """Always a verdict. The one way from what was seen to what is said."""
-    return pronounce(examine(evidence))
+    return pronounce(examine(evidence), lang)
 
 
 def examine(evidence: Evidence) -> Ruling:
@@ -37,47 +35,51 @@ def examine(evidence: Evidence) -> Ruling:
 def annotated(verdict: Verdict, notes: Iterable[str | Fact]) -> Verdict:
     """With these notes after its own, each once, and none that says what the headline says. What the system itself
     said, such as why a file could not be written, comes as text."""
-    said = (*verdict.notes, *(sentence(note) if isinstance(note, Fact) else note for note in notes))
+    words = language(verdict.language)
+    said = (*verdict.notes, *(words.sentence(note) if isinstance(note, Fact) else note for note in notes))
     return replace(verdict, notes=tuple(note for note in dict.fromkeys(said) if note != verdict.headline))
 
 
-def pronounce(ruling: Ruling) -> Verdict:
+def pronounce(ruling: Ruling, lang: str = "en") -> Verdict:
+    """In words of that language; everything that a program reads is the same in all."""
+    words = language(lang)
     cause = CAUSES.get(ruling.cause or "")
     return Verdict(
         schema=SCHEMA,
         outcome=ruling.outcome,
         cause=ruling.cause,
         certainty=ruling.certainty,
-        culprits=tuple(culprit_in_words(suspect) for suspect in ruling.culprits),
+        culprits=tuple(culprit_in_words(suspect, words) for suspect in ruling.culprits),
         victims=ruling.victims,
-        headline=_headline(ruling),
-        because=tuple(dict.fromkeys(map(sentence, ruling.because))),
-        fix=tuple(dict.fromkeys(map(advise, ruling.fix))),
-        alternatives=tuple(alternative_in_words(each) for each in ruling.alternatives),
+        headline=_headline(ruling, words),
+        because=tuple(dict.fromkeys(map(words.sentence, ruling.because))),
+        fix=tuple(dict.fromkeys(map(words.advise, ruling.fix))),
+        alternatives=tuple(alternative_in_words(each, words) for each in ruling.alternatives),
         detected_after_s=ruling.detected_after_s,
         world_size=ruling.world_size,
         started_at=ruling.started_at,
         ended_at=ruling.ended_at,
         exit_codes=ruling.exit_codes,
-        notes=tuple(map(sentence, ruling.notes)),
+        notes=tuple(map(words.sentence, ruling.notes)),
         references=tuple(dict.fromkeys((*ruling.references, *(cause.references if cause is not None else ())))),
         stragglers=ruling.stragglers,
         signs_of_life=ruling.signs_of_life,
-        messages=ruling.messages,
+        messages=tuple(_message_in_words(each, words) for each in ruling.messages),
         refused=ruling.refused,
-        next=tuple(advise(step) for step in ruling.next if step not in ruling.fix),
-        stages={rank: sentence(stage) for rank, stage in ruling.stages.items()},
+        next=tuple(words.advise(step) for step in ruling.next if step not in ruling.fix),
+        stages={rank: words.sentence(stage) for rank, stage in ruling.stages.items()},
         facts=tuple(as_value(fact) for fact in ruling.because),
         retry=cause.retry if cause is not None else "unknown",
         sides=tuple(
-            Side(way.ranks, way.where, sentence(way.call) if way.call is not None else "") for way in ruling.ways
+            Side(way.ranks, way.where, words.sentence(way.call) if way.call is not None else "") for way in ruling.ways
         ),
+        language=words.code,
     )
 
 
 def as_value(fact: Fact) -> dict[str, Any]:
     """`{"kind": "waits-in", "ranks": [0, 1], ...}`, a fact within a fact with its kind as well."""
-    inner = {field.name: _plain(getattr(fact, field.name)) for field in fields(fact)}
+    inner = {name: _plain(getattr(fact, name)) for name in fact.__struct_fields__}
     return {"kind": kind_of(type(fact)), **inner}
 
 
@@ -89,28 +91,33 @@ def _plain(value: object) -> object:
     return msgspec.to_builtins(value)
 
 
-def _headline(ruling: Ruling) -> str:
+def _message_in_words(line: Recognised, words: Language) -> KnownMessage:
+    return KnownMessage(line.rank, line.text, words.meaning(line.known), line.role, line.count, line.at)
+
+
+def _headline(ruling: Ruling, words: Language) -> str:
     victims = () if ruling.victims_told else ruling.victims
-    text = with_victims(headline(ruling.summary), len(ruling.culprits), victims, failed=ruling.victims_failed)
+    text = words.headline(ruling.summary)
+    text = words.with_victims(text, len(ruling.culprits), victims, failed=ruling.victims_failed)
     return text if text.endswith(".") else text + "."
 
 
-def culprit_in_words(suspect: Suspect) -> Culprit:
+def culprit_in_words(suspect: Suspect, words: Language) -> Culprit:
     return Culprit(
         rank=suspect.rank,
         host=suspect.host,
         pid=suspect.pid,
         process=suspect.process,
         where=suspect.where,
-        doing=doing(suspect.doing),
-        stage=sentence(suspect.stage) if suspect.stage is not None else None,
+        doing=words.doing(suspect.doing),
+        stage=words.sentence(suspect.stage) if suspect.stage is not None else None,
     )
 
 
-def alternative_in_words(possibility: Possibility) -> Alternative:
+def alternative_in_words(possibility: Possibility, words: Language) -> Alternative:
     return Alternative(
         cause=possibility.cause,
         certainty=possibility.certainty,
-        because=headline(possibility.because),
-        next=advise(possibility.next) if possibility.next is not None else "",
+        because=words.headline(possibility.because),
+        next=words.advise(possibility.next) if possibility.next is not None else "",
     )

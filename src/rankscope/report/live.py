@@ -12,8 +12,7 @@ from rankscope.diagnosis.facts.run import CameBack
 from rankscope.diagnosis.verdict import Verdict
 from rankscope.report.phrases import plain, short_path
 from rankscope.report.screen import Screen
-from rankscope.report.words import sentence
-from rankscope.report.words.phrases import ranks_text
+from rankscope.report.words.languages import Language, language
 from rankscope.terminal_text import harmless
 
 Then = Literal["restart", "give-up", "watch", "go-on"]
@@ -110,48 +109,56 @@ class StoppedAtOnce:
 Line = Starts | Detected | Ending | Noticed | Slowed | Said | GoesOn | LastLook | PassedOn | StoppedAtOnce
 
 
-def tell(line: Line) -> None:
-    say(words(line))
+def tell(line: Line, lang: str = "en") -> None:
+    say(words(line, lang))
 
 
-def words(line: Line) -> str:
+def words(line: Line, lang: str = "en") -> str:
+    """In that language; around a verdict in the verdict's own."""
+    of = language(lang)
     match line:
         case Starts(program, ranks, nodes, folder):
-            here = f"{ranks} rank{'' if ranks == 1 else 's'}"
-            where = here if nodes == 1 else f"{here} here, {nodes} nodes"
+            here = of.counted(ranks, "{count} rank", "{count} ranks")
+            where = here if nodes == 1 else of.label("{ranks} here, {nodes} nodes", ranks=here, nodes=nodes)
             return plain(f"{short_path(program)} · {where} · {short_path(folder)}")
         case Detected(verdict, then, option):
-            after = f" after {verdict.detected_after_s:.1f} s" if verdict.detected_after_s is not None else ""
-            tail = f"{_THEN[then]} ({option})" if option else _THEN[then]
-            return plain(f"{verdict.outcome.upper()}, {verdict.certainty}{after}: {verdict.headline} ({tail})")
+            of = language(verdict.language)
+            time_ = verdict.detected_after_s
+            after = of.label(" after {time}", time=of.duration(time_)) if time_ is not None else ""
+            tail = of.label(_THEN[then]) + (f" ({of.label(option)})" if option else "")
+            sure = of.label(verdict.certainty)
+            return plain(f"{verdict.outcome.upper()}, {sure}{after}: {verdict.headline} ({tail})")
         case Ending(verdict, whom, option):
-            about = _who_and_where(verdict)
-            decided = f"{whom} ({option})" if option else whom
-            return plain(f"{verdict.outcome.upper()}{about} (stopping {decided}; the report follows)")
+            of = language(verdict.language)
+            about = _who_and_where(verdict, of)
+            decided = of.label(f"stopping {whom}") + (f" ({option})" if option else "")
+            return plain(f"{verdict.outcome.upper()}{about} ({decided}; {of.label('the report follows')})")
         case Noticed(verdict):
-            return plain(f"note: {verdict.headline} The job is watched.")
+            of = language(verdict.language)
+            return plain(of.label("note: {headline} The job is watched.", headline=verdict.headline))
         case Slowed(stragglers):
-            return plain(f"note: {sentence(stragglers)}. The job goes on.")
+            return plain(of.label("note: {what}. The job goes on.", what=of.sentence(stragglers)))
         case Said(fact):
-            return plain(f"{sentence(fact)}. Nothing is stopped for it.")
+            return plain(of.label("{what}. Nothing is stopped for it.", what=of.sentence(fact)))
         case GoesOn(seconds):
-            return sentence(CameBack(seconds))
+            return of.sentence(CameBack(seconds))
         case LastLook(number):
             name = signal.Signals(number).name
-            return f"{name}: taking a last look, then stopping the ranks (again: stop at once)"
+            return f"{name}: {of.label('taking a last look, then stopping the ranks (again: stop at once)')}"
         case PassedOn(number, ranks, spared):
             name = signal.Signals(number).name
-            given = f"{name}: passed on to {ranks} ranks" if ranks else f"{name}: passed on to no rank"
-            return f"{given}; {ranks_text(list(spared))} would die of it and did not get it" if spared else given
+            given = of.label("passed on to {count} ranks", count=ranks) if ranks else of.label("passed on to no rank")
+            rest = of.label("; {ranks} would die of it and did not get it", ranks=of.ranks(spared)) if spared else ""
+            return f"{name}: {given}{rest}"
         case StoppedAtOnce():
-            return "stopped at once"
+            return of.label("stopped at once")
 
 
-def _who_and_where(verdict: Verdict) -> str:
+def _who_and_where(verdict: Verdict, of: Language) -> str:
     """`: rank 1, train.py:88`."""
     ranks = sorted({culprit.rank for culprit in verdict.culprits if culprit.rank is not None})
     places = [f"{short_path(each.where.file)}:{each.where.line}" for each in verdict.culprits if each.where]
-    known = [*([ranks_text(ranks)] if ranks else []), *places[:1]]
+    known = [*([of.ranks(ranks)] if ranks else []), *places[:1]]
     return f": {', '.join(known)}" if known else ""
 
 

@@ -6,12 +6,13 @@ import re
 
 from rankscope import __version__
 from rankscope.mask import mask_arguments, mask_text
-from rankscope.report.phrases import duration, plain
+from rankscope.report.phrases import plain
+from rankscope.report.terminal import title
 from rankscope.report.views.excerpts import Excerpt, excerpts
 from rankscope.report.views.incident import Incident
 from rankscope.report.views.tables import Output, outputs
 from rankscope.report.views.text import place, rank_ranges
-from rankscope.report.words.phrases import ranks_text
+from rankscope.report.words.languages import Language
 
 _MOST_OUTPUTS = 4
 _MOST_LINES = 25
@@ -21,36 +22,34 @@ _SPECIAL = re.compile(r"([\\`*_\[\]<>|#])")
 
 def markdown(incident: Incident) -> str:
     """With a newline at its end. Nothing of the job is left that markdown or HTML would act upon, no secret either."""
-    verdict = incident.verdict
+    verdict, words = incident.verdict, incident.words
+    label = words.label
     parts = [f"### {_title(incident)}", _prose(verdict.headline)]
     for excerpt in excerpts(incident):
-        parts.append(_excerpt(excerpt))
-    parts += _list("Because", verdict.because)
-    parts += _list("Fix", verdict.fix)
+        parts.append(_excerpt(excerpt, words))
+    parts += _list(label("Because"), verdict.because)
+    parts += _list(label("Fix"), verdict.fix)
     if verdict.outcome == "unknown":
         may_be = [f"{each.cause}: {each.because}. {each.next}".rstrip(" .") for each in verdict.alternatives[:5]]
-        parts += _list("May be", may_be)
+        parts += _list(label("May be"), may_be)
     else:
-        parts += _list(
-            "Also possible", [f"{each.cause} ({each.certainty}): {each.because}" for each in verdict.alternatives[:3]]
-        )
-    parts += _list("To confirm", verdict.next[:3])
-    parts += _list("Notes", verdict.notes[:8])
+        others = [f"{each.cause} ({label(each.certainty)}): {each.because}" for each in verdict.alternatives[:3]]
+        parts += _list(label("Also possible"), others)
+    parts += _list(label("To confirm"), verdict.next[:3])
+    parts += _list(label("Notes"), verdict.notes[:8])
     # Ours, and left as they are: a forge makes links of them.
     references = "\n".join(f"- {plain(text)}" for text in verdict.references[:3])
-    parts.append(f"**See**\n\n{references}" if references else "")
+    parts.append(f"**{label('See')}**\n\n{references}" if references else "")
     parts.append(_about(incident))
     for output in outputs(incident)[0][:_MOST_OUTPUTS]:
-        parts.append(_output(output))
+        parts.append(_output(output, words))
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def _title(incident: Incident) -> str:
     verdict = incident.verdict
-    sure = f", {verdict.certainty}" if verdict.cause is not None else ""
-    after = f" after {duration(verdict.detected_after_s)}" if verdict.detected_after_s is not None else ""
     cause = f": {verdict.cause}" if verdict.cause else ""
-    return f"{verdict.outcome.upper()}{sure}{after}{cause}"
+    return f"{title(verdict, incident.words)}{cause}"
 
 
 def _prose(text: str) -> str:
@@ -66,17 +65,18 @@ def _list(title: str, texts: tuple[str, ...] | list[str]) -> list[str]:
     return [f"**{title}**\n\n" + "\n".join(lines)] if lines else []
 
 
-def _excerpt(excerpt: Excerpt) -> str:
-    who = ranks_text(excerpt.ranks) if excerpt.ranks else "here"
-    function = "" if excerpt.where.function in ("<module>", "") else f" in {_prose(excerpt.where.function)}"
-    words = {
-        "culprit": "**it began here**",
-        "side": "one side",
-        "victim": "others wait here",
-        "failed": "others failed here",
+def _excerpt(excerpt: Excerpt, words: Language) -> str:
+    who = words.ranks(excerpt.ranks) if excerpt.ranks else words.label("here")
+    named = excerpt.where.function not in ("<module>", "")
+    function = words.label(" in {function}", function=_prose(excerpt.where.function)) if named else ""
+    kind = {
+        "culprit": f"**{words.label('it began here')}**",
+        "side": words.label("one side"),
+        "victim": words.label("others wait here"),
+        "failed": words.label("others failed here"),
     }[excerpt.kind]
     doing = f": {_prose(excerpt.doing)}" if excerpt.doing else ""
-    head = f"{words}, {who}, {_code(place(excerpt.where))}{function}{doing}"
+    head = f"{kind}, {who}, {_code(place(excerpt.where))}{function}{doing}"
     if not excerpt.lines:
         return head
     width = len(str(max(line.number for line in excerpt.lines if line is not None)))
@@ -102,9 +102,9 @@ def _fenced(lines: list[str] | tuple[str, ...], language: str) -> str:
 
 
 def _about(incident: Incident) -> str:
-    evidence, verdict = incident.evidence, incident.verdict
+    evidence, verdict, words = incident.evidence, incident.verdict, incident.words
     versions = ", ".join(f"{name} {plain(text)}" for name, text in evidence.versions.items() if name in _VERSIONS)
-    facts = [f"{verdict.world_size} ranks" if verdict.world_size != 1 else "1 rank"]
+    facts = [words.counted(verdict.world_size, "{count} rank", "{count} ranks")]
     failed = [rank for rank, code in verdict.exit_codes.items() if code]
     if failed:
         codes = {
@@ -112,7 +112,8 @@ def _about(incident: Incident) -> str:
             for code in verdict.exit_codes.values()
             if code
         }
-        facts.append("exit codes " + ", ".join(f"{code} (ranks {rank_ranges(ranks)})" for code, ranks in codes.items()))
+        told = (f"{code} ({words.label('ranks {ranks}', ranks=rank_ranges(ranks))})" for code, ranks in codes.items())
+        facts.append(f"{words.label('exit codes')} {', '.join(told)}")
     if versions:
         facts.append(versions)
     command = _code(" ".join(mask_arguments(evidence.command))[:300]) if evidence.command else ""
@@ -122,7 +123,8 @@ def _about(incident: Incident) -> str:
 _VERSIONS = ("torch", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "python")
 
 
-def _output(output: Output) -> str:
+def _output(output: Output, words: Language) -> str:
     lines = [*output.lines, *output.errors][-_MOST_LINES:]
-    head = f"<details><summary>last output of {ranks_text(output.ranks)}</summary>"
+    summary = words.label("last output of {ranks}", ranks=words.ranks(output.ranks))
+    head = f"<details><summary>{summary}</summary>"
     return "\n\n".join((head, _fenced(lines, "text"), "</details>"))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rankscope.diagnosis.rules.numbers.stragglers import find_stragglers
 from rankscope.diagnosis.verdict import Straggler
 from rankscope.evidence.model import Phases
-from rankscope.report.phrases import duration
+from rankscope.report.words.languages import Language, language
 
 LEAST_SHARE = 0.02
 """Of the time, lost by the others: below it nobody is called slower."""
@@ -38,34 +38,39 @@ def slowest(times: Mapping[int, Phases]) -> Straggler | None:
     return max(found, key=lambda each: each.share, default=None)
 
 
-def status(figures: Figures) -> str:
+def status(figures: Figures, lang: str = "en") -> str:
     """`8 ranks · step 1,240 · 8.2 steps/s · rank 5 4 % slower`."""
-    parts = [f"{figures.ranks} rank{'' if figures.ranks == 1 else 's'}"]
+    words = language(lang)
+    parts = [words.counted(figures.ranks, "{count} rank", "{count} ranks")]
     if figures.steps:
-        parts.append(f"step {figures.steps:,}")
+        parts.append(words.label("step {step}", step=f"{figures.steps:,}"))
         if figures.quiet_s >= max(QUIET_S, 3 / figures.rate if figures.rate else 0.0):
-            parts.append(f"no step for {duration(figures.quiet_s)}")
+            parts.append(words.label("no step for {time}", time=words.duration(figures.quiet_s)))
         elif figures.rate:
-            parts.append(rate(figures.rate))
-        parts += [slower(figures.slow)] if figures.slow is not None else []
+            parts.append(rate(figures.rate, words))
+        parts += [slower(figures.slow, words)] if figures.slow is not None else []
     elif figures.where:
         parts.append(figures.where)
     return " · ".join(parts)
 
 
-def done(figures: Figures) -> str:
+def done(figures: Figures, lang: str = "en") -> str:
     """`1,240 steps, rank 5 4 % slower`, for the end of a good run; empty where there is nothing to say."""
-    steps = f"{figures.steps:,} step{'' if figures.steps == 1 else 's'}" if figures.steps else ""
-    slow = slower(figures.slow) if figures.slow is not None else ""
+    words = language(lang)
+    steps = words.counted(figures.steps, "{count} step", "{count} steps") if figures.steps else ""
+    slow = slower(figures.slow, words) if figures.slow is not None else ""
     return ", ".join(filter(None, (steps, slow)))
 
 
-def rate(per_second: float) -> str:
+def rate(per_second: float, words: Language) -> str:
     """`8.2 steps/s`, or the time of a step where that is more than a second."""
     if per_second < 0.95:
-        return f"{1 / per_second:.1f} s/step"
-    return f"{per_second:.1f} steps/s" if per_second < 100 else f"{per_second:,.0f} steps/s"
+        return words.label("{seconds} s/step", seconds=f"{1 / per_second:.1f}")
+    number = f"{per_second:.1f}" if per_second < 100 else f"{per_second:,.0f}"
+    return words.label("{number} steps/s", number=number)
 
 
-def slower(straggler: Straggler) -> str:
-    return f"rank {straggler.rank} {straggler.share * 100:.0f} % slower"
+def slower(straggler: Straggler, words: Language) -> str:
+    return words.label(
+        "{rank} {share} % slower", rank=words.ranks([straggler.rank]), share=f"{straggler.share * 100:.0f}"
+    )

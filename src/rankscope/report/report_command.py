@@ -15,6 +15,8 @@ from rankscope.evidence.readers.run_folder import is_run_folder
 from rankscope.private_files import write_private
 from rankscope.report.again import tell_refused, verdict_on
 from rankscope.report.phrases import short_path
+from rankscope.report.words.languages import add_lang, chosen_language
+from rankscope.spelling import mended
 
 if TYPE_CHECKING:
     from rankscope.report.views.incident import Incident
@@ -44,7 +46,7 @@ exit code: 0 when the report was made, 2 for a mistake in the command
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} (see 'rankscope report --help')")
+        raise UsageError(f"{mended(message, self)} (see 'rankscope report --help')")
 
 
 def report_command(arguments: list[str]) -> int:
@@ -58,9 +60,11 @@ def report_command(arguments: list[str]) -> int:
     parser.add_argument("path", nargs="+", metavar="PATH", help="a file or folder; - for standard input")
     parser.add_argument("--format", choices=list(_FORMS), default="html", help="of the report (default: html)")
     parser.add_argument("--output", metavar="FILE", help="where to write it; - for standard output")
+    add_lang(parser)
     chosen = parser.parse_args(arguments)
-    evidence, verdict = verdict_on(chosen.path)
-    tell_refused(verdict.refused)
+    _refuse_output(chosen.output, chosen.path)
+    evidence, verdict = verdict_on(chosen.path, chosen_language(chosen.lang, os.environ))
+    tell_refused(verdict)
     from rankscope.report.live import say
     from rankscope.report.views.incident import incident_of
 
@@ -77,6 +81,16 @@ def report_command(arguments: list[str]) -> int:
         raise UsageError(f"'{output}' cannot be written: {error.strerror}") from error
     say(f"{short_path(os.path.abspath(output))} ({len(data) / 1000:,.0f} kB)")
     return 0
+
+
+def _refuse_output(output: str | None, paths: list[str]) -> None:
+    """Before the evidence is read; and what it is made of is never written over."""
+    if output is None or output == "-":
+        return
+    if not output:
+        raise UsageError("--output is empty: name a file, or - for standard output")
+    if any(os.path.exists(path) and os.path.exists(output) and os.path.samefile(path, output) for path in paths):
+        raise UsageError(f"--output '{output}' is what the report is made of: name another file")
 
 
 def _usual_place(paths: list[str]) -> str:

@@ -6,9 +6,9 @@ import os
 import select
 import sys
 import threading
-import unicodedata
 from collections.abc import Sequence
 
+from rankscope.terminal_text import columns as columns_of
 from rankscope.terminal_text import without_escapes
 
 _LOCK_S = 2.0
@@ -99,16 +99,10 @@ def cut(line: str, columns: int) -> str:
     text = "".join(character if character.isprintable() else " " for character in without_escapes(line))
     width = 0
     for at, character in enumerate(text):
-        width += _columns(character)
+        width += columns_of(character)
         if width > columns:
             return text[: max(0, at - 1)] + "…"
     return text
-
-
-def _columns(character: str) -> int:
-    if unicodedata.combining(character):
-        return 0
-    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
 def _erased(drawn: Sequence[str]) -> bytes:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from rankscope.evidence.model import Stage
 from rankscope.report.phrases import plain
-from rankscope.report.words.phrases import rank_list
+from rankscope.report.words.languages import Language, language
 
 _MEMORY_WORTH_TELLING = 1 << 20
 
@@ -77,30 +77,36 @@ def place(stage: Stage) -> str:
     return f"{os.path.basename(stage.site[0].file)}:{stage.site[0].line}" if stage.site else "no line of yours"
 
 
-def who_is_where(positions: Mapping[int, Position], now: float) -> str:
+def who_is_where(positions: Mapping[int, Position], now: float, lang: str = "en") -> str:
     """`ranks 0-2 are in "first forward" (stage 14); rank 3 has been in "wandb.init" for 41 s (train.py:88)`."""
+    words = language(lang)
     groups: dict[str, list[int]] = {}
     for rank, position in sorted(positions.items()):
-        groups.setdefault(_where(position), []).append(rank)
+        groups.setdefault(_where(position, words), []).append(rank)
     most = max(groups.values(), key=lambda ranks: (len(ranks), -ranks[0]))
     parts = []
     for where, ranks in sorted(groups.items(), key=lambda item: item[1] is not most):
         first = positions[ranks[0]]
-        who = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {rank_list(ranks).replace(', ', ',')}"
-        number = "" if first.training else f" (stage {first.number})"
+        who = words.ranks(ranks).replace(", ", ",")
+        number = "" if first.training else words.label(" (stage {number})", number=first.number)
+        one = len(ranks) == 1
         if ranks is most:
-            parts.append(f"{who} {'is' if len(ranks) == 1 else 'are'} {where}{number}")
+            told = "{who} is {where}" if one else "{who} are {where}"
+            parts.append(words.label(told, who=who, where=where) + number)
             continue
         since = min(positions[rank].since for rank in ranks)
         at = f" ({place(first.stage)})" if first.stage is not None and first.stage.site else number
-        parts.append(f"{who} {'has' if len(ranks) == 1 else 'have'} been {where} for {max(0.0, now - since):.0f} s{at}")
+        told = "{who} has been {where} for {seconds} s" if one else "{who} have been {where} for {seconds} s"
+        parts.append(words.label(told, who=who, where=where, seconds=f"{max(0.0, now - since):.0f}") + at)
     return plain("; ".join(parts))
 
 
-def _where(position: Position) -> str:
+def _where(position: Position, words: Language) -> str:
     if position.stage is not None:
-        return f'in "{position.stage.label}"'
-    return "in training" if position.training else f'after "{position.last_words}"'
+        return words.label('in "{stage}"', stage=position.stage.label)
+    return (
+        words.label("in training") if position.training else words.label('after "{stage}"', stage=position.last_words)
+    )
 
 
 def _line(at: float, speaker: Speaker, text: str) -> str:

@@ -11,17 +11,19 @@ import sys
 import termios
 import time
 import tty
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from rankscope.errors import UsageError
 from rankscope.evidence.attach import attempt_of, pages_of
 from rankscope.evidence.glance import Glances, WatchedRank
-from rankscope.evidence.jobs import FoundJob, find_jobs, job_of_pids
+from rankscope.evidence.jobs import FoundJob, NoRanks, SeveralJobs, find_jobs, job_of_pids
 from rankscope.report.board import Board
 from rankscope.report.phrases import plain
 from rankscope.report.screen import cut
+from rankscope.report.words.languages import add_lang, chosen_language, language
+from rankscope.spelling import mended
 
 _DESCRIPTION = """\
 A board of a job that runs on this machine, whoever started it: what each rank does, its step and speed, where its time
@@ -42,7 +44,7 @@ _ONCE_S = 1.0
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} (see 'rankscope top --help')")
+        raise UsageError(f"{mended(message, self)} (see 'rankscope top --help')")
 
 
 def top_command(arguments: list[str]) -> int:
@@ -55,11 +57,13 @@ def top_command(arguments: list[str]) -> int:
     )
     parser.add_argument("job", nargs="?", metavar="RUN|PID", help="a run's folder, a rank or the launcher")
     parser.add_argument("--once", action="store_true", help="one look, then leave")
+    add_lang(parser)
     chosen = parser.parse_args(arguments)
+    lang = chosen_language(chosen.lang, os.environ)
     job = _chosen(chosen.job)
     ranks = [WatchedRank(rank.rank, rank.pid) for rank in job.ranks]
     glances = Glances(ranks, pages_of(job), attempt_of(job))
-    board = Board(_program(job))
+    board = Board(_program(job), lang)
     if chosen.once or not (sys.stdout.isatty() and sys.stdin.isatty()):
         board.lines(glances.take(), time.time())
         time.sleep(_ONCE_S)
@@ -68,12 +72,12 @@ def top_command(arguments: list[str]) -> int:
     with _whole_terminal():
         while True:
             seen = glances.take()
-            _draw(board.lines(seen, time.time()))
+            _draw(board.lines(seen, time.time()), language(lang).label("q leaves"))
             if not any(each.alive for each in seen):
                 break
             if _key_within(_PERIOD_S) in (b"q", b"Q", b"\x1b", b"\x04"):
                 return 0
-    print("the job has ended")
+    print(language(lang).label("the job has ended"))
     return 0
 
 
@@ -84,13 +88,23 @@ def _chosen(wanted: str | None) -> FoundJob:
             return jobs[0]
         if not jobs:
             raise UsageError("no job of several ranks runs on this machine")
-        names = "; ".join(plain(f"{job.ranks[0].pid} ({len(job.ranks)} ranks: {job.command[:50]})") for job in jobs)
-        raise UsageError(f"{len(jobs)} jobs run on this machine, say which one: rankscope top PID, of {names}")
+        raise _several(jobs)
+    if not wanted:
+        raise UsageError("give a run's folder or a process, or nothing for the only job that runs here")
     pids = [int(wanted)] if wanted.isdigit() and not Path(wanted).is_dir() else _pids_of_run(Path(wanted))
     try:
         return job_of_pids(pids)
+    except SeveralJobs as several:
+        raise _several(several.jobs) from several
+    except NoRanks as none:
+        raise UsageError(f"'{wanted}' is no rank and has none: {plain(none.command[:80])}") from none
     except (ProcessLookupError, OSError) as error:
         raise UsageError(f"'{wanted}' is no job that runs here: {error}") from error
+
+
+def _several(jobs: Sequence[FoundJob]) -> UsageError:
+    names = "; ".join(plain(f"{job.ranks[0].pid} ({len(job.ranks)} ranks: {job.command[:50]})") for job in jobs)
+    return UsageError(f"{len(jobs)} jobs run there, say which one: rankscope top PID, of {names}")
 
 
 def _program(job: FoundJob) -> str:
@@ -126,9 +140,9 @@ def _whole_terminal() -> Iterator[None]:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
 
-def _draw(lines: list[str]) -> None:
+def _draw(lines: list[str], last: str) -> None:
     columns, rows = os.get_terminal_size()
-    shown = [*lines[: max(1, rows - 2)], "q leaves"]
+    shown = [*lines[: max(1, rows - 2)], last]
     sys.stdout.write("\x1b[H" + "".join(f"{cut(line, columns - 1)}\x1b[K\r\n" for line in shown) + "\x1b[J")
     sys.stdout.flush()
 

@@ -62,7 +62,7 @@ def _of_rank(incident: Incident, seen: RankEvidence, start: float) -> list[dict[
         events.append(made)
     events += [_collective(seen.rank, entry, start, end) for entry in seen.collectives]
     if seen.exit is not None:
-        events.append(_mark(seen.rank, ended(seen.exit.code), seen.exit.at - start))
+        events.append(_mark(seen.rank, ended(seen.exit.code, incident.words), seen.exit.at - start))
     if role == "culprit" and seen.progress is not None:
         events.append(_mark(seen.rank, "last progress", seen.progress.changed_at - start))
     return events

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from rankscope.distributed.environment import TIMEOUTS
 from rankscope.errors import MissingTorch, UsageError
-from rankscope.spelling import mended
+from rankscope.spelling import Once, mended
 from rankscope.train.config import RunConfig
 from rankscope.train.fault_plan import KINDS, FaultKind, FaultPlan, parse_fault
 
@@ -37,6 +37,7 @@ _OUTPUT = ("--no-merge",)
 def train_command(arguments: list[str]) -> int:
     """The verb."""
     options, for_run = _parse(arguments)
+    _refuse_contradictions(options)
     if options.replay_nan is not None:
         return _replay(options.replay_nan)
     from rankscope.train.settings import load_config, render_config
@@ -52,9 +53,58 @@ def train_command(arguments: list[str]) -> int:
         return _export(config, options.export)
     fault = None if options.fault is None else parse_fault(options.fault, config.training.max_steps)
     _need("torch", "train")
+    _refuse_for_run(for_run)
+    _refuse_variables()
     from rankscope.launch.entry import run_prepared
 
     return run_prepared(lambda: _prepared(options, config, fault, for_run))
+
+
+def _refuse_contradictions(options: argparse.Namespace) -> None:
+    """Two wishes of which one would be dropped without a word."""
+    ends = {
+        "--plan": options.plan,
+        "--show-config": options.show_config,
+        "--export": options.export is not None,
+        "--replay-nan": options.replay_nan is not None,
+    }
+    asked = [name for name, given in ends.items() if given]
+    if len(asked) > 1:
+        raise UsageError(f"{asked[0]} and {asked[1]} each do their work and stop: leave one out")
+    if options.preset == "":
+        raise UsageError("--preset is empty: write --preset production, or leave it out")
+    keys = {each.partition("=")[0].strip() for each in options.override}
+    for option, (key, _) in named_options(options).items():
+        if option.startswith("--") and key in keys:
+            raise UsageError(f"{option} and --override {key} say the same thing: leave one out")
+
+
+def _refuse_for_run(for_run: Sequence[str]) -> None:
+    """Mistakes in what follows -- are told before a dataset is prepared for minutes."""
+    if not for_run:
+        return
+    from rankscope.launch import options as of_run
+
+    parsed = of_run.parse([*for_run, "--module", "rankscope.train.rank"])
+    if parsed.torch.training_script != "rankscope.train.rank":
+        raise UsageError(
+            f"what follows -- are options of 'rankscope run', and {parsed.torch.training_script} is none: "
+            f"rankscope run {parsed.torch.training_script} runs a program of your own"
+        )
+
+
+def _refuse_variables() -> None:
+    """What every rank would refuse, once."""
+    from rankscope.distributed.environment import wanted_backend
+    from rankscope.distributed.failures import BadEnvironment
+
+    try:
+        wanted_backend(os.environ)
+    except BadEnvironment as error:
+        raise UsageError(str(error)) from error
+    gpu = os.environ.get("GPU_RANK", "")
+    if gpu and not gpu.isdigit():
+        raise UsageError(f"GPU_RANK={gpu} is no number of a GPU: write GPU_RANK=3, or unset it")
 
 
 def named_options(options: argparse.Namespace) -> dict[str, tuple[str, object]]:
@@ -257,10 +307,11 @@ def build_parser() -> argparse.ArgumentParser:
     what.add_argument("--debug", action="store_true", help="the preset 'debug': 2 layers, 10 steps")
     what.add_argument(
         "--preset",
+        action=Once,
         metavar="NAME",
         help="a configuration that comes with rankscope, also beneath --config (default: production)",
     )
-    what.add_argument("--config", type=Path, metavar="FILE", help="JSON (with // comments), YAML or TOML")
+    what.add_argument("--config", type=Path, action=Once, metavar="FILE", help="JSON (with // comments), YAML or TOML")
     what.add_argument(
         "--override",
         action="append",
@@ -296,7 +347,7 @@ def build_parser() -> argparse.ArgumentParser:
     where.add_argument("--run-dir", type=Path, metavar="DIR", help="logs, metrics, pictures, evidence, verdict.json")
     failing = parser.add_argument_group("when it fails")
     failing.add_argument(
-        "--fault", metavar="KIND@rank=R,step=S", help=f"plant a failure on purpose: {', '.join(KINDS)}"
+        "--fault", action=Once, metavar="KIND@rank=R,step=S", help=f"plant a failure on purpose: {', '.join(KINDS)}"
     )
     failing.add_argument(
         "--replay-nan",

@@ -23,16 +23,20 @@ class FaultPlan:
 
 def parse_fault(text: str, steps: int | None = None) -> FaultPlan:
     """From the command line; the rank is 1 and the step 5 where they are left out. `steps`: how many the run makes."""
-    kind, _, where = text.partition("@")
+    kind, at, where = text.partition("@")
     if kind not in KINDS:
         near = difflib.get_close_matches(kind, KINDS, n=1)
         hint = f"did you mean '{near[0]}'? " if near else ""
         raise UsageError(f"--fault: no fault '{kind}'; {hint}there are {', '.join(KINDS)}")
     values = {"rank": 1, "step": 5}
-    for part in filter(None, where.split(",")):
+    seen: set[str] = set()
+    for part in where.split(",") if at else ():
         match = re.fullmatch(r"(\w+)=(\d+)", part)
         if match is None or match[1] not in values:
             raise UsageError(f"--fault: '{part}' is neither rank=NUMBER nor step=NUMBER; {_FORM}")
+        if match[1] in seen:
+            raise UsageError(f"--fault: {match[1]} is given twice; {_FORM}")
+        seen.add(match[1])
         values[match[1]] = int(match[2])
     if steps is not None and values["step"] >= steps:
         raise UsageError(

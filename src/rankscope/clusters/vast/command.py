@@ -86,6 +86,9 @@ def _plan(chosen: argparse.Namespace) -> VastPlan:
         chosen.num_gpus, why = _gpus_wanted(command)
         _say(f"{chosen.num_gpus} GPUs{why}; --num-gpus changes that")
     _check_numbers(chosen)
+    _check_command(command, workdir, chosen.num_gpus)
+    if not chosen.remote_folder.startswith("/"):
+        raise UsageError(f"--remote-folder {chosen.remote_folder}: give a whole path of that machine, as {FOLDER}")
     for path in chosen.fetch:
         if Path(path).is_absolute() or ".." in Path(path).parts:
             raise UsageError(f"--fetch {path}: give a path inside of the work folder")
@@ -136,6 +139,16 @@ def _gpus_wanted(command: tuple[str, ...]) -> tuple[int, str]:
         else ""
     )
     return (int(value), f", as --nproc-per-node {value} says") if value.isdigit() else (2, "")
+
+
+def _check_command(command: tuple[str, ...], workdir: Path, gpus: int) -> None:
+    """What would fail there, on a machine that is paid for."""
+    script = next((word for word in command if word.endswith(".py")), None)
+    if script is not None and not Path(script).is_absolute() and not (workdir / script).is_file():
+        raise UsageError(f"there is no '{script}' in --workdir {workdir}, which is what is sent")
+    ranks, _ = _gpus_wanted(command)
+    if _ranks_option(command) and ranks > gpus:
+        raise UsageError(f"--nproc-per-node {ranks} and --num-gpus {gpus}: each rank needs a GPU; leave one out")
 
 
 def _ranks_option(command: tuple[str, ...]) -> str:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 import shlex
-from importlib import metadata
 
+from rankscope.clusters.vast.package import own_distribution
 from rankscope.clusters.vast.plan import OWN, VastPlan
-from rankscope.errors import UsageError
 
 _JOB = """#!/bin/bash
 # Runs the job in the folder work. Its exit code is that of the job, and is also kept in the file exit_code.
@@ -96,12 +95,8 @@ def job_script(plan: VastPlan) -> str:
 
 def needed_packages(verb: str) -> list[str]:
     """What the package that is sent depends on, with its versions; torch comes with the image."""
-    try:
-        required = metadata.requires("rankscope") or []
-    except metadata.PackageNotFoundError:
-        raise UsageError("rankscope is not installed here, so its packages are not known: pip install .") from None
     found = []
-    for line in required:
+    for line in own_distribution().requires or []:
         name, _, condition = line.partition(";")
         extra = _EXTRA.search(condition)
         if extra is None or (extra[1] == "train" and verb == "train"):

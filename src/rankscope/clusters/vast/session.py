@@ -13,6 +13,7 @@ from types import FrameType
 
 import rankscope
 from rankscope.clusters.vast.account import Account, Offer, VastRefused
+from rankscope.clusters.vast.package import record_of_installation
 from rankscope.clusters.vast.plan import OWN, VastPlan, offer_query
 from rankscope.clusters.vast.remote import NoContact, Remote
 from rankscope.clusters.vast.scripts import job_script
@@ -142,6 +143,8 @@ def _reach(instance: int, plan: VastPlan, wanted: Wanted, account: Account, say:
 def _fill(remote: Remote, plan: VastPlan, wanted: Wanted, say: Say) -> None:
     sent = remote.send_tree(plan.workdir)
     own = remote.send_tree(Path(rankscope.__file__).parent, f"{OWN}/rankscope")
+    with record_of_installation() as record:
+        own += remote.send_tree(record, OWN)
     say(f"sent {plan.workdir} ({sent / 1e6:.1f} MB) and rankscope itself ({own / 1e6:.1f} MB)")
     remote.send_file("job.sh", job_script(plan).encode(), "700")
     if wanted.environment:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from rankscope.diagnosis.facts import Fact
@@ -11,8 +10,7 @@ from rankscope.diagnosis.verdict import Where
 Effect = Literal["leads-to", "leads-past", "keeps-from"]
 
 
-@dataclass(frozen=True, slots=True)
-class Called(Fact):
+class Called(Fact, frozen=True):
     """Ranks made this call at the place of which is spoken."""
 
     ranks: tuple[int, ...]
@@ -29,15 +27,13 @@ class Called(Fact):
     """The library's function between the user's line and the call."""
 
 
-@dataclass(frozen=True, slots=True)
-class NotCome(Fact):
+class NotCome(Fact, frozen=True):
     """Ranks that have not come to the call of which is spoken."""
 
     ranks: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class FirstDifference(Fact):
+class FirstDifference(Fact, frozen=True):
     """The place of a group's sequence up to which the ranks agreed."""
 
     group: str
@@ -48,15 +44,13 @@ class FirstDifference(Fact):
     where: Where | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Extra(Fact):
+class Extra(Fact, frozen=True):
     """A call that no other rank of the group makes there."""
 
     call: Called
 
 
-@dataclass(frozen=True, slots=True)
-class Skipped(Fact):
+class Skipped(Fact, frozen=True):
     """Ranks left out calls that the others made, and went on."""
 
     ranks: tuple[int, ...]
@@ -67,29 +61,31 @@ class Skipped(Fact):
     """How often the others had made it by then; 0 where it is not known."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sides(Fact):
+class Sides(Fact, frozen=True):
     """Ranks went two or more ways, and nothing shows which of them is wrong."""
 
     calls: tuple[Called | NotCome, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Mismatch(Fact):
+class NobodyStandsOut(Fact, frozen=True):
+    """All ranks that a divergence concerns went ways of their own."""
+
+    ranks: tuple[int, ...]
+
+
+class Mismatch(Fact, frozen=True):
     """Calls that stand for one another and can never match."""
 
     calls: tuple[Called | NotCome, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class WrongPair(Fact):
+class WrongPair(Fact, frozen=True):
     """Calls that were taken for one and are not."""
 
     calls: tuple[Called | NotCome, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PairedAnyway(Fact):
+class PairedAnyway(Fact, frozen=True):
     """Calls that do not belong together were taken for one, and the job went on."""
 
     group: str
@@ -100,8 +96,7 @@ class PairedAnyway(Fact):
     """Calls of other operations, sizes or roots that were paired because of it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shares(Fact):
+class Shares(Fact, frozen=True):
     """In an exchange among all ranks of a group, one sends another more or fewer elements than that one expects."""
 
     sender: int
@@ -115,8 +110,7 @@ class Shares(Fact):
     """So many other shares of the same call do not fit either."""
 
 
-@dataclass(frozen=True, slots=True)
-class OtherShares(Fact):
+class OtherShares(Fact, frozen=True):
     """A rank exchanges another share than in all calls before from the same line; its partner the same as ever."""
 
     rank: int
@@ -124,8 +118,7 @@ class OtherShares(Fact):
     times: int
 
 
-@dataclass(frozen=True, slots=True)
-class Condition(Fact):
+class Condition(Fact, frozen=True):
     """A condition in the user's code that decided which way ranks went."""
 
     test: str
@@ -140,24 +133,21 @@ class Condition(Fact):
     """The call that it leads to, or past."""
 
 
-@dataclass(frozen=True, slots=True)
-class Alone(Fact):
+class Alone(Fact, frozen=True):
     """Ranks that went another way than most ranks of the group."""
 
     ranks: tuple[int, ...]
     others: int
 
 
-@dataclass(frozen=True, slots=True)
-class NewWay(Fact):
+class NewWay(Fact, frozen=True):
     """Ranks went a way that nobody had gone before; the other had been usual."""
 
     ranks: tuple[int, ...]
     times: int
 
 
-@dataclass(frozen=True, slots=True)
-class WentOn(Fact):
+class WentOn(Fact, frozen=True):
     """After the first difference the sequences agree again, so many calls apart: that is what happened there."""
 
     ranks: tuple[int, ...]
@@ -165,8 +155,7 @@ class WentOn(Fact):
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class WaitsIn(Fact):
+class WaitsIn(Fact, frozen=True):
     """Ranks that stand in this call now."""
 
     ranks: tuple[int, ...]
@@ -181,15 +170,13 @@ class WaitsIn(Fact):
     """It waits for one of several messages."""
 
 
-@dataclass(frozen=True, slots=True)
-class Now(Fact):
+class Now(Fact, frozen=True):
     """Where all the ranks that cannot go on stand now."""
 
     waits: tuple[WaitsIn, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class GroupOrder(Fact):
+class GroupOrder(Fact, frozen=True):
     """Each waits in one process group for a rank that waits for it in another."""
 
     ranks: tuple[int, ...]
@@ -199,15 +186,13 @@ class GroupOrder(Fact):
     told_apart: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Circle(Fact):
+class Circle(Fact, frozen=True):
     """No rank of the circle can go on before another does."""
 
     ranks: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Batches(Fact):
+class Batches(Fact, frozen=True):
     """Batches that a rank took from its loader."""
 
     rank: int
@@ -215,16 +200,14 @@ class Batches(Fact):
     exhausted: bool
 
 
-@dataclass(frozen=True, slots=True)
-class LeftLoop(Fact):
+class LeftLoop(Fact, frozen=True):
     """Ranks left a loop in which the others still are."""
 
     ranks: tuple[int, ...]
     loop: Where
 
 
-@dataclass(frozen=True, slots=True)
-class OutOfData(Fact):
+class OutOfData(Fact, frozen=True):
     """Ranks ran out of batches before the others, and went on."""
 
     ranks: tuple[int, ...]
@@ -232,8 +215,7 @@ class OutOfData(Fact):
     where: Where | None
 
 
-@dataclass(frozen=True, slots=True)
-class Passes(Fact):
+class Passes(Fact, frozen=True):
     """Backward passes that a rank made at one place, and how many of them communicated."""
 
     rank: int
@@ -241,8 +223,7 @@ class Passes(Fact):
     communicating: int
 
 
-@dataclass(frozen=True, slots=True)
-class UnevenPasses(Fact):
+class UnevenPasses(Fact, frozen=True):
     """Ranks do not communicate in the same passes of a loop."""
 
     ranks: tuple[int, ...]
@@ -253,8 +234,7 @@ class UnevenPasses(Fact):
     silent: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class FewerMessages(Fact):
+class FewerMessages(Fact, frozen=True):
     """A rank made fewer, or more, sends and receives than in every round before."""
 
     rank: int
@@ -265,16 +245,23 @@ class FewerMessages(Fact):
     where: Where | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class MessageMissing(Fact):
+class MessageMissing(Fact, frozen=True):
     """A rank waits for one more message, and its partner has gone on."""
 
     wait: WaitsIn
     gone: WaitsIn
 
 
-@dataclass(frozen=True, slots=True)
-class WrongPeer(Fact):
+class ExpectsMore(Fact, frozen=True):
+    """Two ranks agree on the number of messages in a step; a third, which always had as many, waits for one more."""
+
+    rank: int
+    agree: tuple[int, ...]
+    messages: int
+    """That the two exchanged in this step."""
+
+
+class WrongPeer(Fact, frozen=True):
     """A rank's message names another rank than ever before; the usual one waits for it."""
 
     wait: WaitsIn
@@ -282,8 +269,7 @@ class WrongPeer(Fact):
     times: int
 
 
-@dataclass(frozen=True, slots=True)
-class OtherPeers(Fact):
+class OtherPeers(Fact, frozen=True):
     """A rank exchanged messages with other ranks than ever before from the same line."""
 
     rank: int
@@ -295,8 +281,7 @@ class OtherPeers(Fact):
     where: Where | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class NoMeeting(Fact):
+class NoMeeting(Fact, frozen=True):
     """A send and a receive name each other's ranks and still both wait."""
 
     send: WaitsIn
@@ -304,30 +289,26 @@ class NoMeeting(Fact):
     groups_differ: bool
 
 
-@dataclass(frozen=True, slots=True)
-class NobodyMakes(Fact):
+class NobodyMakes(Fact, frozen=True):
     """A message of which no rank makes the other half."""
 
     wait: WaitsIn
 
 
-@dataclass(frozen=True, slots=True)
-class NoDifferenceSeen(Fact):
+class NoDifferenceSeen(Fact, frozen=True):
     """Proven stuck, yet the sequences do not show where the ranks parted."""
 
     ranks: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class EndedAfter(Fact):
+class EndedAfter(Fact, frozen=True):
     """A rank that left out a call went on and ended well, while others waited for one more."""
 
     rank: int
     code: int
 
 
-@dataclass(frozen=True, slots=True)
-class Perhaps(Fact):
+class Perhaps(Fact, frozen=True):
     """Why another cause is not ruled out."""
 
     reason: Literal[

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from rankscope.diagnosis.facts import Fact
 from rankscope.diagnosis.verdict import Where
 
 
-@dataclass(frozen=True, slots=True)
-class Raised(Fact):
+class Raised(Fact, frozen=True):
     """An exception, the first of those that led to the end."""
 
     rank: int | None
@@ -28,24 +25,21 @@ class Raised(Fact):
     """The thread that it ended, where it is not the main one."""
 
 
-@dataclass(frozen=True, slots=True)
-class MadeLater(Fact):
+class MadeLater(Fact, frozen=True):
     """A path that an error is about was made or written after the error."""
 
     path: str
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class YetToMake(Fact):
+class YetToMake(Fact, frozen=True):
     """A path that an error is about is not there, and a rank is still in work that only it does, ahead of that line."""
 
     rank: int
     where: Where
 
 
-@dataclass(frozen=True, slots=True)
-class CameOutAs(Fact):
+class CameOutAs(Fact, frozen=True):
     """The exception that ended the rank was another one, which the first one led to."""
 
     first: str
@@ -56,8 +50,7 @@ class CameOutAs(Fact):
     """`cause`, `context`, `suppressed`, `group` or `quoted`."""
 
 
-@dataclass(frozen=True, slots=True)
-class RaisedWhileHandling(Fact):
+class RaisedWhileHandling(Fact, frozen=True):
     """The program had expected an exception, and failed while it took the other way."""
 
     type: str
@@ -65,16 +58,14 @@ class RaisedWhileHandling(Fact):
     handled_at: Where | None
 
 
-@dataclass(frozen=True, slots=True)
-class RepeatsErrorOf(Fact):
+class RepeatsErrorOf(Fact, frozen=True):
     """Ranks that only pass on the error of another."""
 
     ranks: tuple[int, ...]
     of: int
 
 
-@dataclass(frozen=True, slots=True)
-class Means(Fact):
+class Means(Fact, frozen=True):
     """A known error text, by its name."""
 
     known: str
@@ -82,31 +73,27 @@ class Means(Fact):
     """It stands in the last lines of a rank that died without an exception."""
 
 
-@dataclass(frozen=True, slots=True)
-class Remark(Fact):
+class Remark(Fact, frozen=True):
     """A known text that decides nothing."""
 
     known: str
 
 
-@dataclass(frozen=True, slots=True)
-class SeenAsException(Fact):
+class SeenAsException(Fact, frozen=True):
     """The exception behind a special cause, for a reader who doubts that cause."""
 
     type: str
     at: Where | None
 
 
-@dataclass(frozen=True, slots=True)
-class PrintedTraceback(Fact):
+class PrintedTraceback(Fact, frozen=True):
     """An exception that a program had caught before it ended itself."""
 
     type: str
     at: Where | None
 
 
-@dataclass(frozen=True, slots=True)
-class EndedWith(Fact):
+class EndedWith(Fact, frozen=True):
     """A rank ended with an exit code."""
 
     rank: int | None
@@ -119,8 +106,7 @@ class EndedWith(Fact):
     """By the program itself, and not by an exception that nobody caught."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChoseCode(Fact):
+class ChoseCode(Fact, frozen=True):
     """The end of a rank whose program chose the code, with the line to open first."""
 
     rank: int
@@ -130,8 +116,7 @@ class ChoseCode(Fact):
     """The exception that it had caught."""
 
 
-@dataclass(frozen=True, slots=True)
-class RaisesThatCode(Fact):
+class RaisesThatCode(Fact, frozen=True):
     """`raise SystemExit(n)` of which there is only one in the program."""
 
     at: Where
@@ -139,22 +124,19 @@ class RaisesThatCode(Fact):
     """What the `except` branch catches in which it stands; None where it stands in none, empty for a bare one."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogEndsWithTraceback(Fact):
+class LogEndsWithTraceback(Fact, frozen=True):
     """Nobody saw a rank end; the last that its log holds is a traceback."""
 
     rank: int
 
 
-@dataclass(frozen=True, slots=True)
-class HandledSignals(Fact):
+class HandledSignals(Fact, frozen=True):
     """Signals that a program had received and handled before the one that ended it."""
 
     signals: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class EndedBySignal(Fact):
+class EndedBySignal(Fact, frozen=True):
     """A signal ended a rank."""
 
     rank: int
@@ -168,8 +150,7 @@ class EndedBySignal(Fact):
     """The exit code that tells of the signal, where a shell around the rank reported it."""
 
 
-@dataclass(frozen=True, slots=True)
-class InterpreterWasLeaving(Fact):
+class InterpreterWasLeaving(Fact, frozen=True):
     """A rank's program had ended before, and Python was being taken down."""
 
     rank: int
@@ -177,8 +158,7 @@ class InterpreterWasLeaving(Fact):
     """A thread of C++ wanted Python when it was gone."""
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryKiller(Fact):
+class MemoryKiller(Fact, frozen=True):
     """The kernel's log or the memory controller shows that the memory killer ended the process."""
 
     line: str = ""
@@ -187,32 +167,27 @@ class MemoryKiller(Fact):
     """By the memory controller's count."""
 
 
-@dataclass(frozen=True, slots=True)
-class NoMemoryKillerSeen(Fact):
+class NoMemoryKillerSeen(Fact, frozen=True):
     """Nothing shows that the memory killer sent the SIGKILL. `missing`: what could not be looked at."""
 
     missing: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryKillerEndsWorkersSo(Fact):
+class MemoryKillerEndsWorkersSo(Fact, frozen=True):
     """The memory killer ends data-loading workers in this way."""
 
 
-@dataclass(frozen=True, slots=True)
-class SignalMayComeFromElsewhere(Fact):
+class SignalMayComeFromElsewhere(Fact, frozen=True):
     """The signal may have been sent from outside the job."""
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryLimit(Fact):
+class MemoryLimit(Fact, frozen=True):
     """Each rank's address space was limited by the command itself."""
 
     limit: str
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerDied(Fact):
+class WorkerDied(Fact, frozen=True):
     """A data-loading worker's process ended and took its rank with it."""
 
     rank: int
@@ -222,8 +197,7 @@ class WorkerDied(Fact):
     at: Where | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class FailedAlike(Fact):
+class FailedAlike(Fact, frozen=True):
     """Ranks that failed in the same way."""
 
     ranks: tuple[int, ...]
@@ -232,59 +206,51 @@ class FailedAlike(Fact):
     at: Where | None
 
 
-@dataclass(frozen=True, slots=True)
-class AlsoFailedSo(Fact):
+class AlsoFailedSo(Fact, frozen=True):
     """Ranks that failed in the same way as the culprit."""
 
     ranks: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class FailedLater(Fact):
+class FailedLater(Fact, frozen=True):
     """Ranks that failed by themselves, `after_s` after the first."""
 
     ranks: tuple[int, ...]
     after_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class FailedAsConsequence(Fact):
+class FailedAsConsequence(Fact, frozen=True):
     """Ranks that failed only because another had."""
 
     ranks: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Together(Fact):
+class Together(Fact, frozen=True):
     """Failures of several ranks at one moment, of which none is a consequence of another."""
 
     failures: tuple[Fact, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Besides(Fact):
+class Besides(Fact, frozen=True):
     """A failure of another rank that is not the verdict."""
 
     failure: Fact
     earlier: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ClocksMayDiffer(Fact):
+class ClocksMayDiffer(Fact, frozen=True):
     """Ranks on different hosts failed so close together that their clocks do not tell who was first."""
 
     hosts: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class StillConnects(Fact):
+class StillConnects(Fact, frozen=True):
     """A rank that tries the address that others have given up."""
 
     rank: int
 
 
-@dataclass(frozen=True, slots=True)
-class LeftEarly(Fact):
+class LeftEarly(Fact, frozen=True):
     """A rank that ended with code 0."""
 
     rank: int
@@ -293,35 +259,30 @@ class LeftEarly(Fact):
     out_of_data: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class LeftTogether(Fact):
+class LeftTogether(Fact, frozen=True):
     """A rank ended too early, and others with it."""
 
     first: Fact
     others: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class StillNeededBy(Fact):
+class StillNeededBy(Fact, frozen=True):
     """Ranks that waited for a rank that had ended."""
 
     ranks: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class LeftWhileNeeded(Fact):
+class LeftWhileNeeded(Fact, frozen=True):
     """Of a rank: it ended well while others still needed it."""
 
 
-@dataclass(frozen=True, slots=True)
-class NeverJoined(Fact):
+class NeverJoined(Fact, frozen=True):
     """A rank that did not call init_process_group."""
 
     joined: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class LoaderEnded(Fact):
+class LoaderEnded(Fact, frozen=True):
     """A rank's data loader came to its end earlier than that of another rank."""
 
     batches: int
@@ -329,23 +290,20 @@ class LoaderEnded(Fact):
     other_batches: int
 
 
-@dataclass(frozen=True, slots=True)
-class GlooEnded(Fact):
+class GlooEnded(Fact, frozen=True):
     """gloo ended ranks that received a size that they had not asked for."""
 
     ranks: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class WasAt(Fact):
+class WasAt(Fact, frozen=True):
     """Ranks whose call is not on record stood there."""
 
     ranks: tuple[int, ...]
     where: Where | None
 
 
-@dataclass(frozen=True, slots=True)
-class MetUnlike(Fact):
+class MetUnlike(Fact, frozen=True):
     """Ranks met in different collectives or sizes; `wrong` is empty where it is not known who took the wrong way."""
 
     wrong: tuple[Fact, ...]
@@ -353,6 +311,5 @@ class MetUnlike(Fact):
     died: GlooEnded
 
 
-@dataclass(frozen=True, slots=True)
-class WrongWayUnknown(Fact):
+class WrongWayUnknown(Fact, frozen=True):
     """Ranks met in unlike calls, and nothing shows which of them was wrong."""

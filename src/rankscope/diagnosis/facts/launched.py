@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from rankscope.diagnosis.facts import Fact
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchCount(Fact):
+class LaunchCount(Fact, frozen=True):
     """Ranks that have launched equally many."""
 
     ranks: tuple[int, ...]
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class Apart(Fact):
+class Apart(Fact, frozen=True):
     """The ranks of a communicator have not launched equally many of an operation; fewest first. `over_s`: no count
     grew in that time."""
 
@@ -26,62 +22,54 @@ class Apart(Fact):
     over_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Behind(Fact):
+class Behind(Fact, frozen=True):
     """Ranks that have launched fewer operations than all others."""
 
     ranks: tuple[int, ...]
     apart: Apart
 
 
-@dataclass(frozen=True, slots=True)
-class Ahead(Fact):
+class Ahead(Fact, frozen=True):
     """Ranks that have launched operations which no other rank has."""
 
     ranks: tuple[int, ...]
     apart: Apart
 
 
-@dataclass(frozen=True, slots=True)
-class OnOtherWay(Fact):
+class OnOtherWay(Fact, frozen=True):
     """Ranks that have launched more of one operation and fewer of another than all others."""
 
     ranks: tuple[int, ...]
     apart: tuple[Apart, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class TwoSides(Fact):
+class TwoSides(Fact, frozen=True):
     """Ranks have not launched the same, and no side is clearly the odd one."""
 
     apart: Apart
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchedAlike(Fact):
+class LaunchedAlike(Fact, frozen=True):
     """NCCL sees no difference between the ranks. Send and receive are not counted by it."""
 
     communicators: int
 
 
-@dataclass(frozen=True, slots=True)
-class DoNotAnswer(Fact):
+class DoNotAnswer(Fact, frozen=True):
     """Processes of the job that NCCL's own network does not reach: (pid, host)."""
 
     processes: tuple[tuple[int, str], ...]
     dead: bool
 
 
-@dataclass(frozen=True, slots=True)
-class SpinsForGpu(Fact):
+class SpinsForGpu(Fact, frozen=True):
     """Ranks that use the processor in a call which waits for the GPU."""
 
     ranks: tuple[int, ...]
     call: str
 
 
-@dataclass(frozen=True, slots=True)
-class GpuAtWork(Fact):
+class GpuAtWork(Fact, frozen=True):
     """What the counters of a GPU say, in shares from 0 to 1. `works`: None where they do not tell."""
 
     ranks: tuple[int, ...]
@@ -94,16 +82,14 @@ class GpuAtWork(Fact):
     utilization_percent: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class StandsOnGpu(Fact):
+class StandsOnGpu(Fact, frozen=True):
     """Every rank waits for its GPU, none got anywhere, and nothing tells which one began it."""
 
     ranks: tuple[int, ...]
     over_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class GpusWork(Fact):
+class GpusWork(Fact, frozen=True):
     """Ranks stand on one line, and their GPUs work."""
 
     ranks: tuple[int, ...]

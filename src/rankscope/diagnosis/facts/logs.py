@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from rankscope.diagnosis.facts import Fact
@@ -26,16 +25,14 @@ Deed = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class May(Fact):
+class May(Fact, frozen=True):
     """What ranks may have done, as far as the evidence goes. No rank: one that is not known."""
 
     ranks: tuple[int, ...]
     deed: Deed
 
 
-@dataclass(frozen=True, slots=True)
-class ComparedCall(Fact):
+class ComparedCall(Fact, frozen=True):
     """What ranks called, as torch told when it compared the calls (TORCH_DISTRIBUTED_DEBUG=DETAIL)."""
 
     ranks: tuple[int, ...]
@@ -44,28 +41,24 @@ class ComparedCall(Fact):
     where: Where | None
 
 
-@dataclass(frozen=True, slots=True)
-class ComparedCallsDiffer(Fact):
+class ComparedCallsDiffer(Fact, frozen=True):
     """The ranks called different collectives, as torch itself compared them."""
 
     sides: tuple[ComparedCall, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class OddCall(Fact):
+class OddCall(Fact, frozen=True):
     """Few ranks called one thing, where most called another."""
 
     odd: tuple[ComparedCall, ...]
     usual: ComparedCall
 
 
-@dataclass(frozen=True, slots=True)
-class ComparedBeforehand(Fact):
+class ComparedBeforehand(Fact, frozen=True):
     """Torch compared the calls before they were made."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoggedCall(Fact):
+class LoggedCall(Fact, frozen=True):
     """A collective as a log names it; an empty name where the log does not."""
 
     op: str
@@ -73,8 +66,7 @@ class LoggedCall(Fact):
     numel: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class WaitedInVain(Fact):
+class WaitedInVain(Fact, frozen=True):
     """Ranks waited in a call until the time was over, and others did not come to it."""
 
     ranks: tuple[int, ...]
@@ -82,37 +74,32 @@ class WaitedInVain(Fact):
     absent: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DidNotCome(Fact):
+class DidNotCome(Fact, frozen=True):
     """Of a rank: it did not come to a call that others waited in."""
 
     call: LoggedCall
 
 
-@dataclass(frozen=True, slots=True)
-class RanIntoTimeLimit(Fact):
+class RanIntoTimeLimit(Fact, frozen=True):
     """Ranks whose logs say that a collective took longer than its time limit."""
 
     ranks: tuple[int, ...]
     call: LoggedCall
 
 
-@dataclass(frozen=True, slots=True)
-class ToldNoTimeLimit(Fact):
+class ToldNoTimeLimit(Fact, frozen=True):
     """Ranks whose logs say nothing of a time limit, where those of others do."""
 
     ranks: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class BarrierNames(Fact):
+class BarrierNames(Fact, frozen=True):
     """A monitored barrier names ranks that did not arrive."""
 
     ranks: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class HadEntered(Fact):
+class HadEntered(Fact, frozen=True):
     """The collective that ranks had entered last, by its number; `waited`: they waited in it."""
 
     ranks: tuple[int, ...]
@@ -120,29 +107,25 @@ class HadEntered(Fact):
     waited: bool
 
 
-@dataclass(frozen=True, slots=True)
-class WaitedIn(Fact):
+class WaitedIn(Fact, frozen=True):
     """Ranks whose logs show that they waited in a call."""
 
     ranks: tuple[int, ...]
     call: LoggedCall
 
 
-@dataclass(frozen=True, slots=True)
-class OperationsDiffer(Fact):
+class OperationsDiffer(Fact, frozen=True):
     """At one place of the sequence, some waited in one operation and some in another."""
 
     seq: int
     sides: tuple[WaitedIn, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class NeverMatch(Fact):
+class NeverMatch(Fact, frozen=True):
     """Operations that differ at one place of the sequence never match."""
 
 
-@dataclass(frozen=True, slots=True)
-class LastLine(Fact):
+class LastLine(Fact, frozen=True):
     """The last line of a rank in the logs, or of the log where no rank is known; None where there is none."""
 
     rank: int | None
@@ -153,32 +136,28 @@ class LastLine(Fact):
     """Up to when the logs were read."""
 
 
-@dataclass(frozen=True, slots=True)
-class NeverFinished(Fact):
+class NeverFinished(Fact, frozen=True):
     """Every rank of the job entered the same collective, and it did not finish within its time limit."""
 
     ranks: tuple[int, ...]
     call: LoggedCall
 
 
-@dataclass(frozen=True, slots=True)
-class JoinedStore(Fact):
+class JoinedStore(Fact, frozen=True):
     """How many ranks had joined the process group that was to come about."""
 
     joined: int
     world: int
 
 
-@dataclass(frozen=True, slots=True)
-class StaleStore(Fact):
+class StaleStore(Fact, frozen=True):
     """More have joined than there are ranks: the store counts those of an earlier attempt."""
 
     joined: int
     world: int
 
 
-@dataclass(frozen=True, slots=True)
-class NotAtInit(Fact):
+class NotAtInit(Fact, frozen=True):
     """Ranks did not reach init_process_group; where they are not known, how many of how many."""
 
     ranks: tuple[int, ...]
@@ -186,59 +165,52 @@ class NotAtInit(Fact):
     world: int
 
 
-@dataclass(frozen=True, slots=True)
-class DidNotReach(Fact):
+class DidNotReach(Fact, frozen=True):
     """Of a rank: it did not reach a call that every rank makes at the beginning."""
 
     call: Literal["init_process_group", "first collective"]
 
 
-@dataclass(frozen=True, slots=True)
-class MasterAbsent(Fact):
+class MasterAbsent(Fact, frozen=True):
     """Rank 0 did not reach the first collective, for which the ranks waited."""
 
     waiting: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class MasterHandsOutId(Fact):
+class MasterHandsOutId(Fact, frozen=True):
     """Rank 0 hands out NCCL's id at its first collective; the others asked for it in vain."""
 
 
-@dataclass(frozen=True, slots=True)
-class PeerWentAway(Fact):
+class PeerWentAway(Fact, frozen=True):
     """NCCL noticed the closed connection of a process, which it names by its local rank."""
 
     local_rank: int
 
 
-@dataclass(frozen=True, slots=True)
-class WroteKnown(Fact):
+class WroteKnown(Fact, frozen=True):
     """A rank (None: one that the log does not name) wrote a line of which it is known what it signifies."""
 
     rank: int | None
-    meaning: str
+    known: str
+    """The name of the known error."""
     line: str
 
 
-@dataclass(frozen=True, slots=True)
-class OnlySuffered(Fact):
+class OnlySuffered(Fact, frozen=True):
     """The logs hold nothing but words of those who suffered."""
 
     ranks: tuple[int, ...]
-    meaning: str
+    known: str
 
 
-@dataclass(frozen=True, slots=True)
-class Suffered(Fact):
+class Suffered(Fact, frozen=True):
     """A rank wrote a message that only victims of another's failure write."""
 
     rank: int | None
-    meaning: str
+    known: str
 
 
-@dataclass(frozen=True, slots=True)
-class FellSilent(Fact):
+class FellSilent(Fact, frozen=True):
     """Ranks stopped writing long before the others did."""
 
     ranks: tuple[int, ...]

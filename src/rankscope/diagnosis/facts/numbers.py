@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from rankscope.diagnosis.facts import Fact
@@ -11,8 +10,7 @@ from rankscope.diagnosis.verdict import Where
 BadKind = Literal["input", "loss", "gradient", "parameter"]
 
 
-@dataclass(frozen=True, slots=True)
-class WentBad(Fact):
+class WentBad(Fact, frozen=True):
     """Values of these ranks stopped being finite, and it began there."""
 
     what: BadKind
@@ -25,8 +23,7 @@ class WentBad(Fact):
     """Ranks that got it through a reduction."""
 
 
-@dataclass(frozen=True, slots=True)
-class CameFromSomewhere(Fact):
+class CameFromSomewhere(Fact, frozen=True):
     """Values of these ranks were not finite after they had met those of others; where it began was not seen."""
 
     what: BadKind
@@ -35,8 +32,7 @@ class CameFromSomewhere(Fact):
     step: int
 
 
-@dataclass(frozen=True, slots=True)
-class HeldBad(Fact):
+class HeldBad(Fact, frozen=True):
     """What one rank noted of its own values."""
 
     rank: int
@@ -47,8 +43,7 @@ class HeldBad(Fact):
     """As the rank wrote it down."""
 
 
-@dataclass(frozen=True, slots=True)
-class BadTensors(Fact):
+class BadTensors(Fact, frozen=True):
     """The first names of tensors that were not finite."""
 
     what: BadKind
@@ -57,66 +52,57 @@ class BadTensors(Fact):
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class GotByReduction(Fact):
+class GotByReduction(Fact, frozen=True):
     """These ranks computed finite values, as far as was seen, and got the others through a reduction."""
 
     ranks: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class InputKept(Fact):
+class InputKept(Fact, frozen=True):
     """Parameters turned out to be bad; the rank still had what it was fed before, and looked at that."""
 
     rank: int
     step: int
 
 
-@dataclass(frozen=True, slots=True)
-class BadEverywhere(Fact):
+class BadEverywhere(Fact, frozen=True):
     """All ranks had it in the same step, and their values had not met before."""
 
     step: int
 
 
-@dataclass(frozen=True, slots=True)
-class BadNowhereElse(Fact):
+class BadNowhereElse(Fact, frozen=True):
     """No other rank had it in that step."""
 
     step: int
 
 
-@dataclass(frozen=True, slots=True)
-class ValuesMet(Fact):
+class ValuesMet(Fact, frozen=True):
     """Before values went bad, one rank's could reach another's through this call."""
 
     op: str
     where: Where | None
 
 
-@dataclass(frozen=True, slots=True)
-class StepOfFiniteGradients(Fact):
+class StepOfFiniteGradients(Fact, frozen=True):
     """NaN in parameters after a step: no optimizer makes it of finite gradients."""
 
     step: int
 
 
-@dataclass(frozen=True, slots=True)
-class GradientsSampled(Fact):
+class GradientsSampled(Fact, frozen=True):
     """Not every gradient of that step was looked at."""
 
     step: int
 
 
-@dataclass(frozen=True, slots=True)
-class MayBeWritten(Fact):
+class MayBeWritten(Fact, frozen=True):
     """The program itself may have written the value into its parameters."""
 
     step: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicasDiffer(Fact):
+class ReplicasDiffer(Fact, frozen=True):
     """Ranks no longer hold the same parameters."""
 
     odd: tuple[int, ...]
@@ -127,8 +113,7 @@ class ReplicasDiffer(Fact):
     """Where the odd one loaded a checkpoint, and no other."""
 
 
-@dataclass(frozen=True, slots=True)
-class SumDiffers(Fact):
+class SumDiffers(Fact, frozen=True):
     """The checksum of one parameter on each rank."""
 
     name: str
@@ -137,23 +122,20 @@ class SumDiffers(Fact):
     """Rank and sum."""
 
 
-@dataclass(frozen=True, slots=True)
-class DifferedAgain(Fact):
+class DifferedAgain(Fact, frozen=True):
     """How often the parameters of the replicas were seen to differ."""
 
     times: int
     last_step: int
 
 
-@dataclass(frozen=True, slots=True)
-class FewerSteps(Fact):
+class FewerSteps(Fact, frozen=True):
     """Ranks that ended after fewer optimizer steps than the others."""
 
     ranks: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedAlone(Fact):
+class LoadedAlone(Fact, frozen=True):
     """A rank loaded a checkpoint at a place where no other rank did."""
 
     rank: int
@@ -161,15 +143,13 @@ class LoadedAlone(Fact):
     times: int
 
 
-@dataclass(frozen=True, slots=True)
-class HoldsOtherCopy(Fact):
+class HoldsOtherCopy(Fact, frozen=True):
     """The model of one rank is no longer that of the others."""
 
     rank: int
 
 
-@dataclass(frozen=True, slots=True)
-class KeptWaiting(Fact):
+class KeptWaiting(Fact, frozen=True):
     """Slow ranks, and those that waited for them."""
 
     ranks: tuple[int, ...]
@@ -184,16 +164,14 @@ class KeptWaiting(Fact):
     where: Where | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ArriveLast(Fact):
+class ArriveLast(Fact, frozen=True):
     """Where the others wait in collectives, these come last."""
 
     ranks: tuple[int, ...]
     others: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class WorksLonger(Fact):
+class WorksLonger(Fact, frozen=True):
     """A slow rank's work over that of the others, and where most of it was."""
 
     rank: int

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from rankscope.diagnosis.facts import Fact
 from rankscope.diagnosis.verdict import Where
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedCall(Fact):
+class RecordedCall(Fact, frozen=True):
     """A call of a group, by its place in the group's sequence; 0 where it has none."""
 
     op: str
@@ -18,16 +15,14 @@ class RecordedCall(Fact):
     where: Where | None
 
 
-@dataclass(frozen=True, slots=True)
-class EnteredNotFinished(Fact):
+class EnteredNotFinished(Fact, frozen=True):
     """Ranks whose dumps show a collective that they entered and did not finish."""
 
     ranks: tuple[int, ...]
     call: RecordedCall
 
 
-@dataclass(frozen=True, slots=True)
-class DidNotEnter(Fact):
+class DidNotEnter(Fact, frozen=True):
     """Ranks did not enter a call that others reached; `last` is the last call on record, None where there is none."""
 
     ranks: tuple[int, ...]
@@ -35,41 +30,35 @@ class DidNotEnter(Fact):
     last: RecordedCall | None
 
 
-@dataclass(frozen=True, slots=True)
-class LastRecorded(Fact):
+class LastRecorded(Fact, frozen=True):
     """A rank did not enter the call that others wait in; its record ends with `last`."""
 
     rank: int
     last: RecordedCall | None
 
 
-@dataclass(frozen=True, slots=True)
-class TheFewer(Fact):
+class TheFewer(Fact, frozen=True):
     """The absent ranks are the fewer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unconditional(Fact):
+class Unconditional(Fact, frozen=True):
     """The call depends on no condition."""
 
 
-@dataclass(frozen=True, slots=True)
-class OnlyTheyCall(Fact):
+class OnlyTheyCall(Fact, frozen=True):
     """Ranks made a call that no other rank of the group makes there."""
 
     ranks: tuple[int, ...]
     call: RecordedCall
 
 
-@dataclass(frozen=True, slots=True)
-class WaitsInRecorded(Fact):
+class WaitsInRecorded(Fact, frozen=True):
     """Of a rank: it waits in a collective that its dump holds."""
 
     call: RecordedCall
 
 
-@dataclass(frozen=True, slots=True)
-class Undecided(Fact):
+class Undecided(Fact, frozen=True):
     """Ranks wait in a call that others did not enter; of `unseen` there is no dump."""
 
     waiting: tuple[int, ...]
@@ -78,13 +67,11 @@ class Undecided(Fact):
     call: RecordedCall
 
 
-@dataclass(frozen=True, slots=True)
-class EitherSide(Fact):
+class EitherSide(Fact, frozen=True):
     """Dumps do not tell whether the call is one too many, or the others do not come to it."""
 
 
-@dataclass(frozen=True, slots=True)
-class WaitsForUndumped(Fact):
+class WaitsForUndumped(Fact, frozen=True):
     """All dumps wait in one call. `only`: nobody but the ranks without a dump can be absent from it."""
 
     waiting: tuple[int, ...]
@@ -93,23 +80,20 @@ class WaitsForUndumped(Fact):
     only: bool
 
 
-@dataclass(frozen=True, slots=True)
-class NoDump(Fact):
+class NoDump(Fact, frozen=True):
     """No dump of these ranks was given. `only`: every other rank of the group has entered the call."""
 
     ranks: tuple[int, ...]
     only: bool
 
 
-@dataclass(frozen=True, slots=True)
-class AwaitedUndumped(Fact):
+class AwaitedUndumped(Fact, frozen=True):
     """A rank without a dump, for which a call waits."""
 
     call: RecordedCall
 
 
-@dataclass(frozen=True, slots=True)
-class ParkedIn(Fact):
+class ParkedIn(Fact, frozen=True):
     """Ranks wait in a call of torch.distributed, by their stacks; an empty name where only torch is known."""
 
     ranks: tuple[int, ...]
@@ -117,13 +101,11 @@ class ParkedIn(Fact):
     where: Where | None
 
 
-@dataclass(frozen=True, slots=True)
-class ParkedApart(Fact):
+class ParkedApart(Fact, frozen=True):
     """The ranks' stacks stand in different collectives."""
 
     sides: tuple[ParkedIn, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class NobodyMoved(Fact):
+class NobodyMoved(Fact, frozen=True):
     """None of the ranks moved while they were watched."""

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from rankscope.diagnosis.facts import Fact
 from rankscope.diagnosis.verdict import Where
 
 
-@dataclass(frozen=True, slots=True)
-class InCall(Fact):
+class InCall(Fact, frozen=True):
     """Ranks wait in a call; `where` is None where its line was not recorded."""
 
     ranks: tuple[int, ...]
@@ -17,30 +14,26 @@ class InCall(Fact):
     where: Where | None
 
 
-@dataclass(frozen=True, slots=True)
-class AllWait(Fact):
+class AllWait(Fact, frozen=True):
     """Every rank waits, and nothing tells for whom."""
 
     calls: tuple[InCall, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class NothingMoved(Fact):
+class NothingMoved(Fact, frozen=True):
     """No rank of the job has moved for `for_s` seconds."""
 
     for_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class SoDo(Fact):
+class SoDo(Fact, frozen=True):
     """What was said of the first is true of other ranks too."""
 
     first: Fact
     others: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class BeyondTimeLimit(Fact):
+class BeyondTimeLimit(Fact, frozen=True):
     """What the awaited rank did took longer than the collective's own time limit."""
 
     summary: Fact
@@ -48,15 +41,13 @@ class BeyondTimeLimit(Fact):
     """Whose limit passed."""
 
 
-@dataclass(frozen=True, slots=True)
-class TimedOut(Fact):
+class TimedOut(Fact, frozen=True):
     """Ranks ended with a time-out in a collective."""
 
     ranks: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class AwaitsUnseen(Fact):
+class AwaitsUnseen(Fact, frozen=True):
     """Ranks wait for others, of which too little is known."""
 
     ranks: tuple[int, ...]
@@ -65,29 +56,25 @@ class AwaitsUnseen(Fact):
     """Nothing at all was seen of them; otherwise not what they wait for themselves."""
 
 
-@dataclass(frozen=True, slots=True)
-class NoEvidence(Fact):
+class NoEvidence(Fact, frozen=True):
     """Ranks of which nothing at all is known."""
 
     ranks: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class NoRecord(Fact):
+class NoRecord(Fact, frozen=True):
     """Ranks stand in torch, and no record of their calls is there."""
 
     ranks: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionLost(Fact):
+class ConnectionLost(Fact, frozen=True):
     """Every failure is a consequence of one that was not seen."""
 
     ranks: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class EndedFirst(Fact):
+class EndedFirst(Fact, frozen=True):
     """The first of the ranks that ended because of something that was not seen."""
 
     rank: int
@@ -95,24 +82,21 @@ class EndedFirst(Fact):
     """The job's own words."""
 
 
-@dataclass(frozen=True, slots=True)
-class InStage(Fact):
+class InStage(Fact, frozen=True):
     """The stage that a rank is in, by its number."""
 
     number: int
     label: str
 
 
-@dataclass(frozen=True, slots=True)
-class AfterStage(Fact):
+class AfterStage(Fact, frozen=True):
     """The stage that a rank passed last. `passed` is what is said once it is passed."""
 
     number: int
     passed: str
 
 
-@dataclass(frozen=True, slots=True)
-class InsideStage(Fact):
+class InsideStage(Fact, frozen=True):
     """Ranks stand in the call of a stage."""
 
     ranks: tuple[int, ...]

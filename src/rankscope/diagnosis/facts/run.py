@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from rankscope.diagnosis.facts import Fact
 
 
-@dataclass(frozen=True, slots=True)
-class Overheard(Fact):
+class Overheard(Fact, frozen=True):
     """A verdict that came over the rendezvous store without the job's seal: anyone may have said it."""
 
     host: str
     headline: str
 
 
-@dataclass(frozen=True, slots=True)
-class EndedWell(Fact):
+class EndedWell(Fact, frozen=True):
     """Every rank ended with code 0."""
 
     ranks: int
 
 
-@dataclass(frozen=True, slots=True)
-class Meanwhile(Fact):
+class Meanwhile(Fact, frozen=True):
     """What the diagnosis found at a moment that somebody else chose."""
 
     summary: Fact
@@ -32,77 +27,66 @@ class Meanwhile(Fact):
     victims_failed: bool
 
 
-@dataclass(frozen=True, slots=True)
-class StoppedBySignal(Fact):
+class StoppedBySignal(Fact, frozen=True):
     """A signal to the launcher stopped the job."""
 
     signal: int
     meanwhile: Meanwhile | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StoppedByElastic(Fact):
+class StoppedByElastic(Fact, frozen=True):
     """Torch's agent stopped ranks that had not failed: a node joined or left."""
 
     meanwhile: Meanwhile | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StoppedTwice(Fact):
+class StoppedTwice(Fact, frozen=True):
     """The last look was cut short."""
 
 
-@dataclass(frozen=True, slots=True)
-class FirstToFail(Fact):
+class FirstToFail(Fact, frozen=True):
     """The rank that ended first, with its exit code."""
 
     rank: int
     code: int
 
 
-@dataclass(frozen=True, slots=True)
-class StoppedUnseen(Fact):
+class StoppedUnseen(Fact, frozen=True):
     """The ranks were stopped and nobody knows why."""
 
 
-@dataclass(frozen=True, slots=True)
-class OnlyExitCodes(Fact):
+class OnlyExitCodes(Fact, frozen=True):
     """The evidence could not be read."""
 
 
-@dataclass(frozen=True, slots=True)
-class NeverStarted(Fact):
+class NeverStarted(Fact, frozen=True):
     """Torch could not start the ranks."""
 
     message: str
     """Torch's own."""
 
 
-@dataclass(frozen=True, slots=True)
-class LauncherRaised(Fact):
+class LauncherRaised(Fact, frozen=True):
     """An error in torch's launcher ended the run."""
 
     type: str
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class CommandFailed(Fact):
+class CommandFailed(Fact, frozen=True):
     """A command that was watched ended badly, though its ranks did not."""
 
     code: int
 
 
-@dataclass(frozen=True, slots=True)
-class StartingRanks(Fact):
+class StartingRanks(Fact, frozen=True):
     """What the launcher was doing."""
 
 
 # Beside the verdict.
 
 
-@dataclass(frozen=True, slots=True)
-class EarlierAttempt(Fact):
+class EarlierAttempt(Fact, frozen=True):
     """How an earlier attempt of the same run had ended."""
 
     attempt: int
@@ -110,49 +94,42 @@ class EarlierAttempt(Fact):
     """Of the verdict on it, as it was said then."""
 
 
-@dataclass(frozen=True, slots=True)
-class BeforeThat(Fact):
+class BeforeThat(Fact, frozen=True):
     """Numbers had gone bad before the job ended for another reason."""
 
     headline: str
 
 
-@dataclass(frozen=True, slots=True)
-class SaidMeanwhile(Fact):
+class SaidMeanwhile(Fact, frozen=True):
     """What was told of the job while it ran, and it went on."""
 
     headline: str
 
 
-@dataclass(frozen=True, slots=True)
-class CameBack(Fact):
+class CameBack(Fact, frozen=True):
     """A job that had been reported to hang came back by itself."""
 
     after_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class EvidenceElsewhere(Fact):
+class EvidenceElsewhere(Fact, frozen=True):
     """The evidence of all nodes lies on another host."""
 
     host: str
 
 
-@dataclass(frozen=True, slots=True)
-class NobodyNamed(Fact):
+class NobodyNamed(Fact, frozen=True):
     """Numbers went bad, and not all nodes could be asked where that began."""
 
 
-@dataclass(frozen=True, slots=True)
-class UnusedLosses(Fact):
+class UnusedLosses(Fact, frozen=True):
     """A rank called backward on losses that were not finite, and no optimizer applied what came of it."""
 
     rank: int
     times: int
 
 
-@dataclass(frozen=True, slots=True)
-class ProbeFailed(Fact):
+class ProbeFailed(Fact, frozen=True):
     """Something inside the probe went wrong; the program itself went on."""
 
     ranks: tuple[int, ...]
@@ -160,8 +137,7 @@ class ProbeFailed(Fact):
     error: str
 
 
-@dataclass(frozen=True, slots=True)
-class LookFailed(Fact):
+class LookFailed(Fact, frozen=True):
     """A fault of ours kept us from looking at the job."""
 
     error: str

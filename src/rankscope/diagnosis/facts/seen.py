@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from rankscope.diagnosis.facts import Fact
@@ -15,29 +14,25 @@ Phase = Literal[
 """What the last lines of a log speak of."""
 
 
-@dataclass(frozen=True, slots=True)
-class AllWell(Fact):
+class AllWell(Fact, frozen=True):
     """Nothing is wrong with what was seen of a job that goes on."""
 
     world: int
 
 
-@dataclass(frozen=True, slots=True)
-class EndedWithZero(Fact):
+class EndedWithZero(Fact, frozen=True):
     """Every rank ended with code 0."""
 
     world: int
 
 
-@dataclass(frozen=True, slots=True)
-class SeenToMove(Fact):
+class SeenToMove(Fact, frozen=True):
     """Ranks made progress while they were looked at."""
 
     ranks: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Looked(Fact):
+class Looked(Fact, frozen=True):
     """Where a rank stood, and what several looks at it showed."""
 
     rank: int
@@ -45,8 +40,7 @@ class Looked(Fact):
     seen: tuple[Fact, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class LoggedSteps(Fact):
+class LoggedSteps(Fact, frozen=True):
     """The steps that the logs count last, up to `ago_s` before they were read. No ranks: the log names none."""
 
     ranks: tuple[int, ...]
@@ -55,46 +49,40 @@ class LoggedSteps(Fact):
     ago_s: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class SaidDone(Fact):
+class SaidDone(Fact, frozen=True):
     """The logs' own words for a good end. No ranks: the log names none."""
 
     ranks: tuple[int, ...]
     line: str
 
 
-@dataclass(frozen=True, slots=True)
-class NothingToRead(Fact):
+class NothingToRead(Fact, frozen=True):
     """Nothing that was given can be read as evidence."""
 
     refused: int
 
 
-@dataclass(frozen=True, slots=True)
-class NotUsed(Fact):
+class NotUsed(Fact, frozen=True):
     """What could not be used, and why, as the reader of the files says it."""
 
     what: str
 
 
-@dataclass(frozen=True, slots=True)
-class CollectorNote(Fact):
+class CollectorNote(Fact, frozen=True):
     """What the collector, or the reader of files, says about a piece of evidence that it lacked or had to guess."""
 
     what: str
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class NoRankNamed(Fact):
+class NoRankNamed(Fact, frozen=True):
     """Text in which no line names a rank, and none is known to signify anything."""
 
     lines: int
     files: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class LogsEnd(Fact):
+class LogsEnd(Fact, frozen=True):
     """The logs end without a word of how the job ended. `ago_s`: how long before they were read."""
 
     ranks: tuple[int, ...]
@@ -102,43 +90,43 @@ class LogsEnd(Fact):
     phase: Phase
 
 
-@dataclass(frozen=True, slots=True)
-class LastLinesDiffer(Fact):
+class LastLinesDiffer(Fact, frozen=True):
     """What the last lines of ranks speak of is not the same for all of them."""
 
     ranks: tuple[int, ...]
     others: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class NoEndTold(Fact):
+class JudgedBefore(Fact, frozen=True):
+    """A run had a verdict of its own, its evidence cannot be read any more, and what is left shows nothing wrong."""
+
+    outcome: str
+
+
+class NoEndTold(Fact, frozen=True):
     """No exception, no exit code and no known message is in the logs."""
 
 
-@dataclass(frozen=True, slots=True)
-class NoLogOf(Fact):
+class NoLogOf(Fact, frozen=True):
     """Ranks of which no line is in the logs."""
 
     ranks: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class InUnfinished(Fact):
+class InUnfinished(Fact, frozen=True):
     """A rank was in a call when its dump was written."""
 
     rank: int
     call: RecordedCall
 
 
-@dataclass(frozen=True, slots=True)
-class OneLook(Fact):
+class OneLook(Fact, frozen=True):
     """Files show a single moment, in which nothing is wrong. `unfinished`: ranks that were in a collective."""
 
     unfinished: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class StoodStill(Fact):
+class StoodStill(Fact, frozen=True):
     """Ranks did not move while they were looked at, and nothing shows whom they keep waiting. `moving`: those that did;
     `busy`: those that used the processor without getting anywhere that could be seen."""
 
@@ -147,59 +135,51 @@ class StoodStill(Fact):
     moving: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class CouldNotRead(Fact):
+class CouldNotRead(Fact, frozen=True):
     """Nothing of what ranks do could be read."""
 
     ranks: tuple[int, ...]
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class EndedMeanwhile(Fact):
+class EndedMeanwhile(Fact, frozen=True):
     """Ranks ended while they were looked at; with which code only their parent knows."""
 
     ranks: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class NoRankFound(Fact):
+class NoRankFound(Fact, frozen=True):
     """No rank of a job runs here, or none that may be looked into."""
 
 
-@dataclass(frozen=True, slots=True)
-class NoRank(Fact):
+class NoRank(Fact, frozen=True):
     """Nothing shows that processes are ranks of a job."""
 
     pids: tuple[int, ...]
     command: str
 
 
-@dataclass(frozen=True, slots=True)
-class LauncherAlone(Fact):
+class LauncherAlone(Fact, frozen=True):
     """A launcher whose ranks have not started, or have not come to torch yet."""
 
     pid: int
     command: str
 
 
-@dataclass(frozen=True, slots=True)
-class NoRankVariable(Fact):
+class NoRankVariable(Fact, frozen=True):
     """The environment of the processes names no rank, and no stack stands in torch.distributed."""
 
     pids: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class RunsOn(Fact):
+class RunsOn(Fact, frozen=True):
     """The machine that ranks run on."""
 
     ranks: tuple[int, ...]
     host: str
 
 
-@dataclass(frozen=True, slots=True)
-class MayStand(Fact):
+class MayStand(Fact, frozen=True):
     """What may keep a job that fell silent, by what its last lines speak of."""
 
     cause: str

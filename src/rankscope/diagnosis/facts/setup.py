@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from rankscope.diagnosis.facts import Fact
@@ -11,8 +10,7 @@ from rankscope.diagnosis.verdict import Where
 LostState = Literal["cut-off", "gone", "frozen", "unreachable"]
 
 
-@dataclass(frozen=True, slots=True)
-class RanksNeverStarted(Fact):
+class RanksNeverStarted(Fact, frozen=True):
     """Ranks of the declared world that nobody launched, while all that were launched wait."""
 
     ranks: tuple[int, ...]
@@ -21,23 +19,20 @@ class RanksNeverStarted(Fact):
     where: Where | None
 
 
-@dataclass(frozen=True, slots=True)
-class DeclaredWorld(Fact):
+class DeclaredWorld(Fact, frozen=True):
     """init_process_group was told another world size than was launched."""
 
     declared: int
     launched: int
 
 
-@dataclass(frozen=True, slots=True)
-class WaitInSetUp(Fact):
+class WaitInSetUp(Fact, frozen=True):
     """All that could join wait in the set-up."""
 
     ranks: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class OtherVariable(Fact):
+class OtherVariable(Fact, frozen=True):
     """Ranks that have another value than all others of a variable by which ranks find each other."""
 
     ranks: tuple[int, ...]
@@ -46,31 +41,27 @@ class OtherVariable(Fact):
     others: str
 
 
-@dataclass(frozen=True, slots=True)
-class FailedSetUp(Fact):
+class FailedSetUp(Fact, frozen=True):
     """The traceback of a set-up that failed, outermost first."""
 
     rank: int
     frames: tuple[Where, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SetUpVariables(Fact):
+class SetUpVariables(Fact, frozen=True):
     """The variables that a set-up went by: names and values."""
 
     rank: int
     variables: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ImportedTogether(Fact):
+class ImportedTogether(Fact, frozen=True):
     """Ranks of one host that imported their libraries at the same time, and ran out of memory before anything else."""
 
     ranks: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class AskedForGroup(Fact):
+class AskedForGroup(Fact, frozen=True):
     """The members of the process group that ranks asked for, as their `number`-th."""
 
     ranks: tuple[int, ...]
@@ -78,28 +69,24 @@ class AskedForGroup(Fact):
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class GroupsDiffer(Fact):
+class GroupsDiffer(Fact, frozen=True):
     """The ranks asked for different process groups as their `number`-th."""
 
     number: int
     asked: tuple[AskedForGroup, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class GroupsTakeAll(Fact):
+class GroupsTakeAll(Fact, frozen=True):
     """Every rank must call new_group for every group, in the same order."""
 
 
-@dataclass(frozen=True, slots=True)
-class WaitInNewGroup(Fact):
+class WaitInNewGroup(Fact, frozen=True):
     """Ranks that wait in new_group."""
 
     ranks: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class AwaitsKey(Fact):
+class AwaitsKey(Fact, frozen=True):
     """A rank waits for a key of the job's store; empty where the key is not known."""
 
     rank: int
@@ -107,20 +94,17 @@ class AwaitsKey(Fact):
     where: Where | None
 
 
-@dataclass(frozen=True, slots=True)
-class KeyUnset(Fact):
+class KeyUnset(Fact, frozen=True):
     """No rank has set the key."""
 
     key: str
 
 
-@dataclass(frozen=True, slots=True)
-class SettersWait(Fact):
+class SettersWait(Fact, frozen=True):
     """Every rank that could set the key waits for this one."""
 
 
-@dataclass(frozen=True, slots=True)
-class LostNode(Fact):
+class LostNode(Fact, frozen=True):
     """A machine of the job. `seen_from`: the machine that looked."""
 
     host: str
@@ -130,56 +114,48 @@ class LostNode(Fact):
     seen_from: str
 
 
-@dataclass(frozen=True, slots=True)
-class NodesLost(Fact):
+class NodesLost(Fact, frozen=True):
     """Nodes that are gone or out of reach, with their ranks."""
 
     nodes: tuple[LostNode, ...]
     state: LostState
 
 
-@dataclass(frozen=True, slots=True)
-class NodeDoes(Fact):
+class NodeDoes(Fact, frozen=True):
     """Of a rank on a lost node: what is the matter with its node."""
 
     state: LostState
 
 
-@dataclass(frozen=True, slots=True)
-class LastWord(Fact):
+class LastWord(Fact, frozen=True):
     """When a lost node was heard last; it had not said goodbye."""
 
     silent_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Answered(Fact):
+class Answered(Fact, frozen=True):
     """The machines that answered when others did not."""
 
     hosts: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class MayBeDown(Fact):
+class MayBeDown(Fact, frozen=True):
     """A machine that is down looks like one that is out of reach."""
 
 
-@dataclass(frozen=True, slots=True)
-class CutApart(Fact):
+class CutApart(Fact, frozen=True):
     """Machines that do not reach each other; which of them is cut off cannot be told from `here`."""
 
     here: str
     hosts: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class NoAnswerFrom(Fact):
+class NoAnswerFrom(Fact, frozen=True):
     """Machines to which connections from `here` are not answered at all."""
 
     here: str
     hosts: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class LinkUp(Fact):
+class LinkUp(Fact, frozen=True):
     """The link of the machine that looked is up."""

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from rankscope.diagnosis.facts import Fact
 from rankscope.diagnosis.verdict import Where
 
 
-@dataclass(frozen=True, slots=True)
-class Moved(Fact):
+class Moved(Fact, frozen=True):
     """What several looks at a process showed; None where a look could not tell."""
 
     samples: int
@@ -22,15 +20,13 @@ class Moved(Fact):
     bytes_per_s: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Still(Fact):
+class Still(Fact, frozen=True):
     """No sign of life for so long."""
 
     for_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class WorksBetweenSleeps(Fact):
+class WorksBetweenSleeps(Fact, frozen=True):
     """The main thread woke again and again, and worked each time."""
 
     wakes: int
@@ -39,39 +35,34 @@ class WorksBetweenSleeps(Fact):
     """Processor time of the main thread alone, where the kernel tells it."""
 
 
-@dataclass(frozen=True, slots=True)
-class AwaitedBy(Fact):
+class AwaitedBy(Fact, frozen=True):
     """Ranks that wait for the culprit."""
 
     ranks: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class NotInitialised(Fact):
+class NotInitialised(Fact, frozen=True):
     """A rank has not reached init_process_group, others have."""
 
     rank: int
     joined: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class NotSeen(Fact):
+class NotSeen(Fact, frozen=True):
     """A piece of evidence that could not be had."""
 
     what: str
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class AtStage(Fact):
+class AtStage(Fact, frozen=True):
     """The stage and step that the rank noted last."""
 
     stage: str
     step: int
 
 
-@dataclass(frozen=True, slots=True)
-class Stuck(Fact):
+class Stuck(Fact, frozen=True):
     """A rank does not come out of a place."""
 
     rank: int
@@ -79,16 +70,14 @@ class Stuck(Fact):
     doing: Fact
 
 
-@dataclass(frozen=True, slots=True)
-class Does(Fact):
+class Does(Fact, frozen=True):
     """A rank and what it does, where the place is part of what it does."""
 
     rank: int
     doing: Fact
 
 
-@dataclass(frozen=True, slots=True)
-class CannotRun(Fact):
+class CannotRun(Fact, frozen=True):
     """The process of a rank cannot run at all."""
 
     rank: int
@@ -96,16 +85,14 @@ class CannotRun(Fact):
     state: Fact
 
 
-@dataclass(frozen=True, slots=True)
-class Frozen(Fact):
+class Frozen(Fact, frozen=True):
     """Why a process cannot run: stopped, or in the kernel's uninterruptible sleep."""
 
     stopped: bool
     wchan: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class KernelState(Fact):
+class KernelState(Fact, frozen=True):
     """The kernel's letter for a process, in how many looks."""
 
     pid: int
@@ -113,44 +100,38 @@ class KernelState(Fact):
     samples: int
 
 
-@dataclass(frozen=True, slots=True)
-class OnNetworkFileSystem(Fact):
+class OnNetworkFileSystem(Fact, frozen=True):
     """The function of the kernel in which the process sleeps belongs to a network file system."""
 
     wchan: str
 
 
-@dataclass(frozen=True, slots=True)
-class NotRuledOut(Fact):
+class NotRuledOut(Fact, frozen=True):
     """What else would look the same; `what` is a key of the words."""
 
     what: str
 
 
-@dataclass(frozen=True, slots=True)
-class HoldsInterpreterLock(Fact):
+class HoldsInterpreterLock(Fact, frozen=True):
     """Native code, of a known function or not, keeps the interpreter lock."""
 
     function: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class SeenHoldingLock(Fact):
+class SeenHoldingLock(Fact, frozen=True):
     """The thread that holds the interpreter lock; None: the main thread. `samples` 1: and no other thread answered."""
 
     thread: str | None
     samples: int
 
 
-@dataclass(frozen=True, slots=True)
-class Sleeps(Fact):
+class Sleeps(Fact, frozen=True):
     """Of a process: it sleeps, by its own choice."""
 
     where: Where | None
 
 
-@dataclass(frozen=True, slots=True)
-class InSyscall(Fact):
+class InSyscall(Fact, frozen=True):
     """The system call in which the main thread waits, and what its descriptor is."""
 
     name: str
@@ -164,8 +145,7 @@ Wanted = Literal[
 """What a system call waits for outside its process."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outside(Fact):
+class Outside(Fact, frozen=True):
     """A process waits for something outside itself."""
 
     wants: Wanted
@@ -175,8 +155,7 @@ class Outside(Fact):
     """The library's function that the user's line called."""
 
 
-@dataclass(frozen=True, slots=True)
-class Child(Fact):
+class Child(Fact, frozen=True):
     """A process that a rank started, and what it does as far as that is known."""
 
     pid: int
@@ -185,8 +164,7 @@ class Child(Fact):
     state: Fact | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AwaitsChildren(Fact):
+class AwaitsChildren(Fact, frozen=True):
     """The main thread waits for processes that it started."""
 
     children: tuple[Child, ...]
@@ -194,16 +172,14 @@ class AwaitsChildren(Fact):
     """All of them wait for work: what is waited for was lost."""
 
 
-@dataclass(frozen=True, slots=True)
-class AwaitsService(Fact):
+class AwaitsService(Fact, frozen=True):
     """A well-known call waits for the service behind it."""
 
     label: str
     addresses: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class StandsIn(Fact):
+class StandsIn(Fact, frozen=True):
     """Where a thread stands, in names: library's function, native function, system call; each where known."""
 
     where: Where | None = None
@@ -214,8 +190,7 @@ class StandsIn(Fact):
     syscall: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Holder(Fact):
+class Holder(Fact, frozen=True):
     """The process that holds a file's lock."""
 
     pid: int
@@ -226,8 +201,7 @@ class Holder(Fact):
     ended: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class AwaitsFileLock(Fact):
+class AwaitsFileLock(Fact, frozen=True):
     """Of a process: it waits for the lock of a file."""
 
     path: str
@@ -236,8 +210,7 @@ class AwaitsFileLock(Fact):
     holder: Holder | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ListedAsWaiting(Fact):
+class ListedAsWaiting(Fact, frozen=True):
     """The kernel's own list of locks names the process."""
 
     pid: int
@@ -245,8 +218,7 @@ class ListedAsWaiting(Fact):
     lock: str
 
 
-@dataclass(frozen=True, slots=True)
-class AwaitsLockFile(Fact):
+class AwaitsLockFile(Fact, frozen=True):
     """A loop looks at a lock file and sleeps, until somebody takes the file away."""
 
     path: str | None
@@ -254,8 +226,7 @@ class AwaitsLockFile(Fact):
     """The library's function that does it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Polls(Fact):
+class Polls(Fact, frozen=True):
     """A loop of the user's own code that only tests and sleeps. `test` quotes the code."""
 
     where: Where | None
@@ -264,8 +235,7 @@ class Polls(Fact):
     """The tested path vanishes or appears; or the test is about something else."""
 
 
-@dataclass(frozen=True, slots=True)
-class AwaitsLock(Fact):
+class AwaitsLock(Fact, frozen=True):
     """The main thread waits for a lock or a signal inside its own process."""
 
     of: Literal["lock", "handler", "queue-put", "queue-get", "future"] = "lock"
@@ -273,8 +243,7 @@ class AwaitsLock(Fact):
     """The one thread that should release it, where one is known."""
 
 
-@dataclass(frozen=True, slots=True)
-class ThreadStands(Fact):
+class ThreadStands(Fact, frozen=True):
     """Where another thread of the rank stands."""
 
     thread: str
@@ -282,8 +251,7 @@ class ThreadStands(Fact):
     call: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ThreadDied(Fact):
+class ThreadDied(Fact, frozen=True):
     """A thread that nobody hears of any more."""
 
     thread: str
@@ -291,40 +259,35 @@ class ThreadDied(Fact):
     where: Where | None
 
 
-@dataclass(frozen=True, slots=True)
-class AwaitsThread(Fact):
+class AwaitsThread(Fact, frozen=True):
     """A thread of the rank does not finish, and the main thread waits for it."""
 
     thread: str
     call: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Joins(Fact):
+class Joins(Fact, frozen=True):
     """The main thread waits at a place for another thread of its own."""
 
     where: Where | None
     thread: str
 
 
-@dataclass(frozen=True, slots=True)
-class AwaitsDatabase(Fact):
+class AwaitsDatabase(Fact, frozen=True):
     """A statement waits until another connection lets go of the database's file."""
 
     statement: str
     """The user's line."""
 
 
-@dataclass(frozen=True, slots=True)
-class AwaitsQueue(Fact):
+class AwaitsQueue(Fact, frozen=True):
     """A queue between processes: full, or empty."""
 
     way: Literal["put", "get", "flush"]
     """`flush`: what was put is still to be written by the queue's own thread."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeepsAlive(Fact):
+class KeepsAlive(Fact, frozen=True):
     """What keeps the process of a program that is over: a thread, a child process, a queue's own thread, or an exit
     handler."""
 
@@ -335,31 +298,27 @@ class KeepsAlive(Fact):
     where: Where | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramOver(Fact):
+class ProgramOver(Fact, frozen=True):
     """The main thread has left the program; what its process still waits for."""
 
     awaits: Literal["threads", "children", "queue", "handlers"]
 
 
-@dataclass(frozen=True, slots=True)
-class AwaitsGpu(Fact):
+class AwaitsGpu(Fact, frozen=True):
     """A rank waits for work on its GPU that does not finish."""
 
     rank: int
     where: Where | None
 
 
-@dataclass(frozen=True, slots=True)
-class XidReported(Fact):
+class XidReported(Fact, frozen=True):
     """A fault that the GPU's driver wrote into the kernel's log."""
 
     xid: int
     gpu: str
 
 
-@dataclass(frozen=True, slots=True)
-class GpuUse(Fact):
+class GpuUse(Fact, frozen=True):
     """How busy a GPU is."""
 
     index: int
@@ -369,8 +328,7 @@ class GpuUse(Fact):
     """By its counters; a kernel that only waits keeps it at 100 % too. None where they do not tell."""
 
 
-@dataclass(frozen=True, slots=True)
-class GpuBehind(Fact):
+class GpuBehind(Fact, frozen=True):
     """The GPU of a rank has not begun a collective in which the GPUs of others stand."""
 
     rank: int
@@ -380,20 +338,17 @@ class GpuBehind(Fact):
     waiters: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DriverSilent(Fact):
+class DriverSilent(Fact, frozen=True):
     """The driver gives no answer about a GPU."""
 
 
-@dataclass(frozen=True, slots=True)
-class AwaitsBatch(Fact):
+class AwaitsBatch(Fact, frozen=True):
     """The main thread waits for its data loader."""
 
     where: Where | None
 
 
-@dataclass(frozen=True, slots=True)
-class WorkersStuck(Fact):
+class WorkersStuck(Fact, frozen=True):
     """Data-loading workers that stand in their own code, and one of them as an example."""
 
     stuck: int
@@ -402,8 +357,7 @@ class WorkersStuck(Fact):
     where: Where | None
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerStuck(Fact):
+class WorkerStuck(Fact, frozen=True):
     """A data-loading worker of a rank does not come out of a place."""
 
     rank: int
@@ -411,8 +365,7 @@ class WorkerStuck(Fact):
     doing: Fact
 
 
-@dataclass(frozen=True, slots=True)
-class NobodyPrepares(Fact):
+class NobodyPrepares(Fact, frozen=True):
     """No worker prepares the batch that is waited for: some are gone, or all wait for work."""
 
     declared: int
@@ -424,8 +377,7 @@ Phase = Literal[
 ]  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Works(Fact):
+class Works(Fact, frozen=True):
     """A rank at work, and what it is busy with."""
 
     where: Where | None
@@ -434,8 +386,7 @@ class Works(Fact):
     child: Child | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Loops(Fact):
+class Loops(Fact, frozen=True):
     """A rank is busy in one loop of the user's code, and completes nothing."""
 
     where: Where | None
@@ -445,16 +396,14 @@ class Loops(Fact):
     """Since the rank noted anything."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoopCannotEnd(Fact):
+class LoopCannotEnd(Fact, frozen=True):
     """The condition of the loop, quoted; nothing in the loop changes it or leaves the loop."""
 
     test: str
     line: int
 
 
-@dataclass(frozen=True, slots=True)
-class BeyondRhythm(Fact):
+class BeyondRhythm(Fact, frozen=True):
     """Nothing noted for `for_s`, where one turn of the rank's own work never took longer than `longest_s`."""
 
     for_s: float

@@ -90,6 +90,7 @@ def assemble(found: Found) -> Evidence:
         collected_at=collected_at,
         started_at=started_at,
         trigger="files",
+        judged=told.outcome if told is not None else "",
         world_size=_world_size(found, logs, ranks),
         ranks=tuple(seen),
         hosts=_hosts(logs),

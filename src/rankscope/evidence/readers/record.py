@@ -23,6 +23,7 @@ from rankscope.evidence.flight import (
     as_text,
     as_texts,
     as_word,
+    entries_of,
     statuses,
 )
 from rankscope.evidence.readers.columns import RETIRED, STATES, Columns, Kind, KindTable
@@ -98,7 +99,7 @@ def _read_columns(document: object, table: KindTable, newest: int | None, total:
     top = as_dict(document, "the dump")
     if "entries" not in top:
         raise EvidenceError("the flight record has no entries: not a dump of torch's flight recorder")
-    entries = as_list(top["entries"], "entries")
+    entries = entries_of(top)
     if len(entries) > _MOST_ENTRIES:
         raise EvidenceError(f"the flight record has {len(entries)} entries; no recorder keeps so many")
     total = total if total is not None else len(entries)

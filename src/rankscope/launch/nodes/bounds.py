@@ -23,11 +23,16 @@ class TooMuch(Exception):
     """More than a node can have to say."""
 
 
+def most_unpacked(ranks: int) -> int:
+    """Bytes that a node with so many ranks may send for one look."""
+    return min(MOST_UNPACKED, _PER_NODE + _PER_RANK * ranks)
+
+
 def unpacked(data: bytes, ranks: int) -> bytes:
     """The JSON in a parcel of a node with so many ranks. Raises TooMuch before it takes the memory."""
     if len(data) > MOST_PACKED:
         raise TooMuch(f"a parcel of {len(data) >> 20} MB")
-    most = min(MOST_UNPACKED, _PER_NODE + _PER_RANK * ranks)
+    most = most_unpacked(ranks)
     unpacking = zlib.decompressobj()
     try:
         text = unpacking.decompress(data, most + 1)

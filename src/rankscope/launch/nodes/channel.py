@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -38,6 +38,19 @@ class Channel:
 
     def set(self, key: str, value: bytes) -> None:
         self._ask(lambda: self._store.set(self._prefix + key, value))
+
+    def set_missing(self, values: Mapping[str, bytes]) -> None:
+        """Sets those of the keys that nobody has set."""
+
+        def leave() -> None:
+            names = [self._prefix + key for key in values]
+            if self._store.check(names):
+                return
+            for key, value in values.items():
+                if not self._store.check([self._prefix + key]):
+                    self._store.set(self._prefix + key, value)
+
+        self._ask(leave)
 
     @property
     def has_key(self) -> bool:

@@ -10,17 +10,20 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar
 
 from rankscope.addresses import link_is_down
 from rankscope.door import Answer, Door, knock
 from rankscope.evidence.model import Evidence, NodeEvidence
 from rankscope.launch.events import Ruled, TellNodes
-from rankscope.launch.nodes.bounds import TooMuch
+from rankscope.launch.nodes.bounds import TooMuch, most_unpacked
 from rankscope.launch.nodes.channel import Channel, ChannelLost
 from rankscope.launch.nodes.parcel import merge, pack, travelling, unpack
+from rankscope.launch.nodes.parts import Library
 from rankscope.launch.nodes.seal import Word
 from rankscope.launch.nodes.words import Beat, Call, Hello, Nonsense, Ruling, W, decode, encode, ruling, sane_hello
 
+T = TypeVar("T")
 PERIOD_S = 0.5
 SILENT_S = 4.0
 """A node whose beat has not come for so long is asked at its door."""
@@ -31,9 +34,13 @@ ANSWER_PER_NODE_S = 0.1
 RULING_S = 15.0
 """How long a node that has asked for a look waits for the verdict, where the nodes are few."""
 _GOODBYE_S = 6.0
+_LEAVE_S = 5.0
+_LEAVE_LOST_S = 2.0
+"""How long the last word may take, and where the store had fallen silent before it."""
 _BEATS = 128
 """Beats read at a time."""
 _TRIGGERS = frozenset({"failure", "still", "non-finite", "interrupt"})
+_PARTS = 64
 _BATCH = 32
 """Parcels fetched at a time: one answer of the store has a time limit."""
 
@@ -79,6 +86,9 @@ class Exchange:
         self._stop = threading.Event()
         self._looking = threading.Lock()
         self._answers = threading.Semaphore(2)
+        self._left: set[str] = set()
+        """The parts of our evidence that are on the store."""
+        self._library = Library()
         self._thread = threading.Thread(target=self._run, name="rankscope-nodes", daemon=True)
 
     def start(self) -> None:
@@ -154,13 +164,18 @@ class Exchange:
         if self.speaks and self._rulings:
             self._await_hearing()
         self._stop.set()
-        self._thread.join(5.0)
+        leaving = threading.Thread(target=self._leave, name="rankscope-goodbye", daemon=True)
+        leaving.start()
+        leaving.join(_LEAVE_S if self._channel.lost is None else _LEAVE_LOST_S)
+        self._door.close()
+
+    def _leave(self) -> None:
+        if self._thread.is_alive():
+            self._thread.join()
         try:
             self._say_beat()
         except ChannelLost:
             return  # nobody is left to tell
-        finally:
-            self._door.close()
 
     def _await_hearing(self) -> None:
         deadline = time.monotonic() + _GOODBYE_S
@@ -328,8 +343,9 @@ class Exchange:
 
     def _answer(self, call: Call) -> None:
         try:
-            parcel = pack(self._collect(call.trigger), self._clock_off or 0.0, travelling(self._count))
-            self._channel.say(f"evidence/{call.number}/{self.own.node}", parcel)
+            packed = pack(self._collect(call.trigger), self._clock_off or 0.0, travelling(self._count))
+            self._leave_parts(packed.parts)
+            self._channel.say(f"evidence/{call.number}/{self.own.node}", packed.data)
             self._channel.append(f"answers/{call.number}", f"{self.own.node},".encode())
         except ChannelLost:
             return  # the speaker will find this node silent
@@ -338,10 +354,18 @@ class Exchange:
         finally:
             self._answers.release()
 
+    def _leave_parts(self, parts: dict[str, bytes]) -> None:
+        """Before the parcel that names them: whoever reads that finds them all."""
+        new = [name for name in parts if name not in self._left]
+        for some in batches(new, _PARTS):
+            self._channel.set_missing({f"part/{name}": parts[name] for name in some})
+        self._left = set(parts)  # of what is not used any more somebody else may be the next to need it
+
     # A look at everything.
 
     def _gather_all(self, trigger: str) -> Evidence:
         self._calls += 1
+        self._library.trim()
         if trigger == "non-finite":
             self._served_numbers = {node: beat.numbers for node, beat in self._beats.items()}
         else:
@@ -374,11 +398,24 @@ class Exchange:
                     missing.discard(node)
                     progress = time.monotonic()
                     try:
-                        parts[node] = unpack(word.content, self.hellos[node].ranks)
+                        parts[node] = self._opened(word.content, self.hellos[node].ranks)
                     except TooMuch as error:
                         self._note(f"the evidence of {self.hellos[node].host} was refused: {error}")
             if missing and not here_now:
                 time.sleep(0.05)
+
+    def _opened(self, data: bytes, ranks: tuple[int, ...]) -> Evidence:
+        """With its parts, of which those that are known are not fetched again. Raises TooMuch."""
+        parcel = unpack(data, ranks)
+        left = most_unpacked(len(ranks))
+        for some in batches(list(self._library.lacks(parcel).items()), _PARTS):
+            brought = self._channel.read([f"part/{name}" for name, _ in some])
+            for (name, kind), part in zip(some, brought, strict=True):
+                if part is not None:
+                    left -= self._library.add(name, kind, part, len(ranks))
+                if left < 0:
+                    raise TooMuch(f"parts of more than {most_unpacked(len(ranks)) >> 20} MB")
+        return self._library.open(parcel)
 
     def _said_goodbye(self, node: int) -> bool:
         beat = self._beats.get(node)
@@ -425,5 +462,5 @@ class Exchange:
         return 0.0 if self._speaker is None else self._silent_s(self._speaker)
 
 
-def batches(nodes: list[int], size: int) -> list[list[int]]:
-    return [nodes[start : start + size] for start in range(0, len(nodes), size)]
+def batches(items: list[T], size: int) -> list[list[T]]:
+    return [items[start : start + size] for start in range(0, len(items), size)]

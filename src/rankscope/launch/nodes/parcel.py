@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -12,11 +12,12 @@ import msgspec
 from rankscope.evidence.encode import to_json
 from rankscope.evidence.model import Collective, Evidence, NodeEvidence, RankEvidence
 from rankscope.launch.nodes.bounds import TooMuch, plain_json, unpacked
+from rankscope.launch.nodes.parts import Parcel, split
 from rankscope.launch.nodes.words import MOST_RANKS
 
 NEWEST = 600
 """Calls and collectives of a rank that travel at most; all of them stay in the node's own folder."""
-LEAST = 64
+LEAST = 32
 FULL_NODES = 16
 """Up to so many nodes send all of these; with more nodes each sends less, so that one node can read them all."""
 CLOCK_SLACK_S = 1.5
@@ -32,26 +33,42 @@ def travelling(nodes: int) -> int:
     return max(LEAST, min(NEWEST, NEWEST * FULL_NODES // max(nodes, 1)))
 
 
-def pack(evidence: Evidence, clock_off_s: float = 0.0, newest: int = NEWEST) -> bytes:
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A node's evidence on its way."""
+
+    data: bytes
+    parts: dict[str, bytes]
+    """Name → content: these must be on the store before the parcel is."""
+
+
+def pack(evidence: Evidence, clock_off_s: float = 0.0, newest: int = NEWEST) -> Packed:
     """`clock_off_s`: by how much this node's clock is ahead of that of the node which will read it."""
     small = replace(evidence, ranks=tuple(_newest(seen, newest) for seen in evidence.ranks))
-    data = to_json(small)
     if abs(clock_off_s) > CLOCK_SLACK_S:
-        data = msgspec.json.encode(_shifted(msgspec.json.decode(data), -clock_off_s))
-    return zlib.compress(data, 1)
+        moved = _shifted(msgspec.json.decode(to_json(small)), -clock_off_s)
+        small = msgspec.json.decode(msgspec.json.encode(moved), type=Evidence)
+    parcel, parts = split(small)
+    return Packed(zlib.compress(to_json(parcel), 1), parts)
 
 
-def unpack(data: bytes, ranks: Sequence[int] | None = None) -> Evidence:
+def unpack(data: bytes, ranks: Sequence[int] | None = None) -> Parcel:
     """Of a node that has these ranks; of others nothing is taken. Raises TooMuch."""
     text = plain_json(unpacked(data, MOST_RANKS if ranks is None else len(ranks)))
     try:
-        evidence = msgspec.json.decode(text, type=Evidence)
+        parcel = msgspec.json.decode(text, type=Parcel)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise TooMuch(f"a parcel that is no evidence: {str(error)[:200]}") from error
+    if len(parcel.ranks) != len(parcel.evidence.ranks):
+        raise TooMuch("a parcel whose parts are of other ranks")
     if ranks is None:
-        return evidence
-    own = tuple(seen for seen in evidence.ranks if seen.rank in set(ranks))
-    return replace(evidence, ranks=own, hosts=evidence.hosts[:1], nodes=())
+        return parcel
+    own = set(ranks)
+    taken = [(seen, of) for seen, of in zip(parcel.evidence.ranks, parcel.ranks, strict=True) if seen.rank in own]
+    evidence = replace(
+        parcel.evidence, ranks=tuple(seen for seen, _ in taken), hosts=parcel.evidence.hosts[:1], nodes=()
+    )
+    return Parcel(evidence, tuple(of for _, of in taken), parcel.sources)
 
 
 def merge(own: Evidence, others: Sequence[Evidence], nodes: tuple[NodeEvidence, ...]) -> Evidence:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 from rankscope.diagnosis.codec import verdict_to_json
 from rankscope.diagnosis.facts.run import CommandFailed
 from rankscope.diagnosis.verdict import Verdict
-from rankscope.launch import environment, folder
+from rankscope.launch import beforehand, environment, folder
 from rankscope.launch.output import OutputPump
 from rankscope.launch.run_state import Policy, Stages
 from rankscope.launch.sinks import LogFile
@@ -23,7 +24,10 @@ from rankscope.launch.watched.job import WatchedJob
 from rankscope.launch.watched.ranks import Finder
 from rankscope.report import live, terminal
 from rankscope.report.notices.notifier import Notifier, tell_the_end
+from rankscope.report.words.languages import language
 from rankscope.versions import versions
+
+_NOBODY = "no rank was seen: nothing that this command started has joined torch.distributed"
 
 
 def watch(arguments: list[str], pages_path: str) -> int:
@@ -37,18 +41,20 @@ def watch(arguments: list[str], pages_path: str) -> int:
     folder.describe_run(run_folder, command, installed, {**settings, "stall_after_s": chosen.stall_after_s})
     notifier = Notifier(chosen.notify, str(run_folder.resolve()), own_environment)
     pages = Path(pages_path)
-    for line in environment.prepare_environment(pages):
-        live.say(line)
+    for line in [beforehand.lacks_py_spy(), *environment.prepare_environment(pages)]:
+        live.say(line or "")
     ends = Ends()
     pump = OutputPump(sys.stdout.buffer, sys.stderr.buffer)  # of which the command makes no use: its output is its own
     job = WatchedJob(run_folder, pages, tuple(command), installed, pump, ends)
-    policy = Policy(chosen.on_hang, chosen.on_nan, chosen.on_corrupt)
+    job.lang = chosen.lang
+    policy = Policy(chosen.on_hang, chosen.on_nan, chosen.on_corrupt, lang=chosen.lang)
     supervisor = Supervisor(
         job,
         policy,
         chosen.stall_after_s,
         lambda last: _show(last, run_folder, chosen.json),
         alert=lambda found: notifier.tell(found, "detected"),
+        tell=functools.partial(live.tell, lang=chosen.lang),
     )
     agent = CommandAgent(job, supervisor, ends, Finder(pages), chosen.grace_s)
     teller = _stages(job, chosen.stages, run_folder)
@@ -69,7 +75,7 @@ def watch(arguments: list[str], pages_path: str) -> int:
 def _conclude(supervisor: Supervisor, agent: CommandAgent, job: WatchedJob, code: int) -> int:
     if not agent.saw_ranks:
         if not agent.stopped:
-            live.say("no rank was seen: nothing that this command started has joined torch.distributed")
+            live.say(language(job.lang).label(_NOBODY))
         return code
     if code and not agent.stopped and all(end.code == 0 for end in job.ends()):
         supervisor.note(CommandFailed(code))

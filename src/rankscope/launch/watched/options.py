@@ -14,6 +14,7 @@ from rankscope.launch.options import seconds, threshold
 from rankscope.launch.run_state import OnBadNumbers, OnHang, Stages
 from rankscope.report.notices.options import add_notify
 from rankscope.report.notices.targets import Target
+from rankscope.report.words.languages import add_lang, chosen_language
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ class WatchOptions:
     json: bool
     grace_s: int
     notify: tuple[Target, ...] = ()
+    lang: str = "en"
 
 
 def parse(arguments: list[str]) -> WatchOptions:
@@ -50,6 +52,7 @@ def parse(arguments: list[str]) -> WatchOptions:
         json=named.json,
         grace_s=named.grace,
         notify=tuple(named.notify),
+        lang=chosen_language(named.lang, os.environ),
     )
 
 
@@ -95,6 +98,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--json", action="store_true", help="print the verdict as JSON on standard output at the end")
     add_notify(parser)
+    add_lang(parser)
     parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
 
     def error(message: str) -> NoReturn:

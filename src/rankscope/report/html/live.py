@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from markupsafe import Markup
@@ -11,7 +11,7 @@ from markupsafe import Markup
 from rankscope import __version__
 from rankscope.report.board import Look, Row
 from rankscope.report.html.page import own_file, policy, templates
-from rankscope.report.phrases import duration
+from rankscope.report.words.languages import Language, language
 
 _PHASES = (
     ("data", "data"),
@@ -41,6 +41,7 @@ class LiveView:
     told: tuple[tuple[str, str], ...] = ()
     """Clock and words of what was said, the newest first."""
     outputs: tuple[tuple[int, tuple[str, ...]], ...] = ()
+    words: Language = field(default_factory=lambda: language("en"))
 
 
 def render_live(view: LiveView) -> str:
@@ -73,15 +74,19 @@ def _rendered(name: str, view: LiveView, **more: Any) -> str:
 
     def still_words(row: Row) -> str:
         least = min((still.get(rank, 0.0) for rank in row.ranks), default=0.0)
-        return duration(least) if least >= _STILL_S else ""
+        return view.words.duration(least) if least >= _STILL_S else ""
+
+    phases = tuple((name, view.words.label(word)) for name, word in _PHASES)
 
     return (
         templates()
         .get_template(name)
         .render(
             view=view,
-            phase_words=_PHASES,
-            words_of=dict(_PHASES),
+            phase_words=phases,
+            words_of=dict(phases),
+            words=view.words,
+            t=view.words.label,
             phase_class=_CLASSES,
             awaited=lambda row: not awaited.isdisjoint(row.ranks) and not row.waits,
             still=still_words,

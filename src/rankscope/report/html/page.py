@@ -17,7 +17,7 @@ from rankscope import __version__
 from rankscope.evidence.model import Thread
 from rankscope.mask import mask_arguments, mask_text
 from rankscope.report.markdown import markdown
-from rankscope.report.phrases import duration, plain
+from rankscope.report.phrases import plain
 from rankscope.report.views import tables
 from rankscope.report.views.calls import call_diff
 from rankscope.report.views.curves import panels_of
@@ -27,7 +27,7 @@ from rankscope.report.views.stacks import stack_tree
 from rankscope.report.views.strips import WORDS, timings
 from rankscope.report.views.text import place, rank_ranges, shown
 from rankscope.report.views.waits import NODE_WIDTH, wait_picture
-from rankscope.report.words.phrases import ranks_text
+from rankscope.report.words.languages import Language
 
 FILE_NAME = "report.html"
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -40,13 +40,14 @@ _FAULTS = {
     "not finite": "the first value that was not finite",
 }
 """What the mark in the strips signifies."""
+_RETRY = {"yes": "a retry may pass", "elsewhere": "retry elsewhere", "no": "a retry will not help"}
 
 
 def render_page(incident: Incident) -> str:
     """Everything the job wrote is in it as text; the page may load nothing and run nothing but its own script."""
     style, script = own_file("style.css"), own_file("page.js")
     values = {**_verdict(incident), **_pictures(incident), **_rest(incident)}
-    values["sections"] = _sections(values)
+    values["sections"] = _sections(values, incident.words)
     return (
         templates()
         .get_template("page.html")
@@ -57,9 +58,11 @@ def render_page(incident: Incident) -> str:
             script=Markup(script),
             version=__version__,
             markdown=markdown(incident),
-            phase_words=WORDS,
-            fault_words=_FAULTS,
+            phase_words={phase: incident.words.label(text) for phase, text in WORDS.items()},
+            fault_words={fault: incident.words.label(text) for fault, text in _FAULTS.items()},
             node_width=NODE_WIDTH,
+            words=incident.words,
+            t=incident.words.label,
         )
     )
 
@@ -94,9 +97,7 @@ def templates() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters.update(
-        place=place, ranges=rank_ranges, ranks=ranks_text, shown=shown, prose=_prose, breakable=_breakable
-    )
+    made.filters.update(place=place, ranges=rank_ranges, shown=shown, prose=_prose, breakable=_breakable)
     return made
 
 
@@ -117,12 +118,11 @@ def _prose(text: str) -> Markup:
 
 
 def _verdict(incident: Incident) -> dict[str, Any]:
-    verdict = incident.verdict
-    tags = [verdict.certainty if verdict.cause is not None else "", verdict.cause or ""]
+    verdict, words = incident.verdict, incident.words
+    tags = [words.label(verdict.certainty) if verdict.cause is not None else "", verdict.cause or ""]
     if verdict.detected_after_s is not None and verdict.detected_after_s >= 0.05:
-        tags.append(f"seen {duration(verdict.detected_after_s)} after the last progress")
-    retry = {"yes": "a retry may pass", "elsewhere": "retry elsewhere", "no": "a retry will not help"}
-    tags.append(retry.get(verdict.retry, "") if verdict.cause is not None else "")
+        tags.append(words.label("seen {time} after the last progress", time=words.duration(verdict.detected_after_s)))
+    tags.append(words.label(_RETRY[verdict.retry]) if verdict.cause is not None and verdict.retry in _RETRY else "")
     return {
         "outcome": verdict.outcome.upper(),
         "tone": "well" if verdict.outcome == "ok" else "bad",
@@ -166,7 +166,7 @@ def _rest(incident: Incident) -> dict[str, Any]:
     }
 
 
-def _sections(values: dict[str, Any]) -> list[tuple[str, str]]:
+def _sections(values: dict[str, Any], words: Language) -> list[tuple[str, str]]:
     """What there is to jump to."""
     known = (
         ("curves", "Training", values["curves"]),
@@ -179,7 +179,7 @@ def _sections(values: dict[str, Any]) -> list[tuple[str, str]]:
         ("output", "Output", values["outputs"]),
         ("notes", "Notes", values["notes"]),
     )
-    return [(name, title) for name, title, there in known if there]
+    return [(name, words.label(title)) for name, title, there in known if there]
 
 
 def _other_threads(incident: Incident) -> tuple[int, tuple[Thread, ...]]:
@@ -194,25 +194,29 @@ def _other_threads(incident: Incident) -> tuple[int, tuple[Thread, ...]]:
 
 
 def _meta(incident: Incident) -> list[str]:
-    verdict, evidence = incident.verdict, incident.evidence
+    verdict, evidence, words = incident.verdict, incident.evidence, incident.words
     count = verdict.world_size or len(evidence.ranks)
     facts = [shown(incident.name, 80)] if incident.name else []
-    facts.append(f"{count:,} rank{'' if count == 1 else 's'}")
+    facts.append(words.counted(count, "{count} rank", "{count} ranks"))
     if evidence.hosts and len(evidence.hosts) > 1:
-        facts.append(f"{len(evidence.hosts)} machines")
+        facts.append(words.label("{count} machines", count=len(evidence.hosts)))
     began = verdict.started_at or evidence.started_at
     if began:
         facts.append(_clock(began))
     if verdict.started_at is not None and verdict.ended_at is not None:
-        facts.append(f"ran {duration(verdict.ended_at - verdict.started_at)}")
+        facts.append(words.label("ran {time}", time=words.duration(verdict.ended_at - verdict.started_at)))
     if evidence.attempt:
-        facts.append(f"attempt {evidence.attempt + 1}")
+        facts.append(words.label("attempt {number}", number=evidence.attempt + 1))
     return facts
 
 
 def _about(incident: Incident) -> list[tuple[str, str]]:
     evidence = incident.evidence
-    facts = [("command", shown(" ".join(mask_arguments(evidence.command)), 1000))] if evidence.command else []
+    facts = (
+        [(incident.words.label("command"), shown(" ".join(mask_arguments(evidence.command)), 1000))]
+        if evidence.command
+        else []
+    )
     facts += [(shown(name, 40), shown(mask_text(text), 200)) for name, text in evidence.versions.items()]
     return facts
 

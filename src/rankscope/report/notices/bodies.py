@@ -11,10 +11,11 @@ from typing import Any, Literal
 from rankscope.diagnosis.codec import verdict_to_json
 from rankscope.diagnosis.verdict import Verdict
 from rankscope.mask import mask_text, mask_values
+from rankscope.report import terminal
 from rankscope.report.notices.otlp import log_request
 from rankscope.report.notices.targets import Shape
-from rankscope.report.phrases import duration, plain
-from rankscope.report.words.phrases import ranks_text
+from rankscope.report.phrases import plain
+from rankscope.report.words.languages import language
 
 Event = Literal["detected", "ended", "attached"]
 """Found while the job still runs, at its end, or by a look at a job of somebody else."""
@@ -51,9 +52,7 @@ def body(notice: Notice, shape: Shape, environment: Mapping[str, str] | None = N
 
 def title(verdict: Verdict) -> str:
     """`HANG, proven after 12 s: collective-skipped`."""
-    sure = f", {verdict.certainty}" if verdict.cause is not None else ""
-    after = f" after {duration(verdict.detected_after_s)}" if verdict.detected_after_s is not None else ""
-    return f"{verdict.outcome.upper()}{sure}{after}{f': {verdict.cause}' if verdict.cause else ''}"
+    return f"{terminal.title(verdict, language(verdict.language))}{f': {verdict.cause}' if verdict.cause else ''}"
 
 
 def _lines(notice: Notice, escape: Any, bold: str) -> list[str]:
@@ -61,12 +60,15 @@ def _lines(notice: Notice, escape: Any, bold: str) -> list[str]:
         return str(escape(plain(mask_text(text))))
 
     verdict = notice.verdict
-    still_runs = " (the job still runs)" if notice.event != "ended" else ""
+    words = language(verdict.language)
+    still_runs = words.label(" (the job still runs)") if notice.event != "ended" else ""
     lines = [f"{bold}{said(title(verdict))}{bold}{still_runs}", said(verdict.headline)]
     lines += [f"- {said(text)}" for text in verdict.because[:_MOST_REASONS]]
-    lines += [f"fix: {said(text)}" for text in verdict.fix[:_MOST_FIXES]]
-    ranks = f"{verdict.world_size} rank{'' if verdict.world_size == 1 else 's'} · " if verdict.world_size else ""
-    victims = f"{said(ranks_text(list(verdict.victims)))} suffered from it · " if verdict.victims else ""
+    lines += [f"{words.label('fix')}: {said(text)}" for text in verdict.fix[:_MOST_FIXES]]
+    count = words.counted(verdict.world_size, "{count} rank", "{count} ranks")
+    ranks = f"{count} · " if verdict.world_size else ""
+    whom = said(words.ranks(verdict.victims))
+    victims = f"{words.label('{ranks} suffered from it', ranks=whom)} · " if verdict.victims else ""
     where = f" · {said(notice.run)}" if notice.run else ""
     return [*lines, f"{ranks}{victims}{said(notice.host)}{where}"]
 

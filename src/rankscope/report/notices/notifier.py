@@ -22,6 +22,7 @@ from rankscope.report.notices.otlp import headers_of
 from rankscope.report.notices.places import leave_records
 from rankscope.report.notices.targets import Target
 from rankscope.report.notices.trackers import leave_in_trackers
+from rankscope.report.words.languages import language
 
 LIMIT_S = 5.0
 """For one notice, from the moment that it is sent."""
@@ -38,9 +39,11 @@ class Notifier:
         self._environment = dict(environment)
         self._sent: list[tuple[Target, threading.Thread, float]] = []
         self._problems: dict[int, str] = {}
+        self._lang = "en"
 
     def tell(self, verdict: Verdict, event: Event) -> None:
         """At once; how it went is told by `finish`."""
+        self._lang = verdict.language
         notice = Notice(verdict, event, socket.gethostname(), self._run)
         for target in self._targets:
             number = len(self._sent)
@@ -56,7 +59,8 @@ class Notifier:
             thread.join(max(0.0, began + LIMIT_S + _MARGIN_S - time.monotonic()))
             problem = _SILENT if thread.is_alive() else self._problems.get(number)
             if problem is not None:
-                say(f"--notify {target.name}: {mask_text(problem)}; the verdict stands")
+                stands = language(self._lang).label("the verdict stands")
+                say(f"--notify {target.name}: {mask_text(problem)}; {stands}")
 
     def _send(self, number: int, target: Target, notice: Notice) -> None:
         try:

@@ -11,6 +11,7 @@ from rankscope.diagnosis.timeline import Event, Timeline, calls_timeline
 from rankscope.diagnosis.wait_graph import entered_nothing
 from rankscope.report.views.incident import Incident, Role
 from rankscope.report.views.text import place, rank_ranges
+from rankscope.report.words.languages import Language
 
 BEFORE, AFTER = 5, 6
 _MOST_COLUMNS = 6
@@ -63,7 +64,7 @@ class CallDiff:
 def call_diff(incident: Incident) -> CallDiff | None:
     """Of the group in which the ranks part; None where no sequences are known, or they do not differ."""
     for group in _groups(incident):
-        found = find_divergence(group, incident.case.graph.states)
+        found = incident.case.graph.once(find_divergence, group)
         known = None if found is None else replace(found, sides=tuple(s for s in found.sides if _known(incident, s)))
         if known is not None and len(known.sides) > 1:
             return _diff(incident, known)
@@ -123,6 +124,8 @@ def _made_at(side: Side, target: dict[str, Any]) -> bool:
 
 
 def _diff(incident: Incident, found: Divergence) -> CallDiff:
+    words = incident.words
+    label = words.label
     timelines = _timelines(incident, found)
     shown = _sides(incident, found)[:_MOST_COLUMNS]
     usual = shown[0]
@@ -134,24 +137,24 @@ def _diff(incident: Incident, found: Divergence) -> CallDiff:
         # Of ranks that made the same calls, the first whose calls are known speaks for all.
         known = (timelines[rank].events.get(found.group) for rank in side.ranks if rank in timelines)
         events = next(filter(None, known), {})
-        before = [_cell(events.get(found.seq - back)) for back in range(BEFORE, 0, -1) if found.seq - back > 0]
+        before = [_cell(events.get(found.seq - back), words) for back in range(BEFORE, 0, -1) if found.seq - back > 0]
         at = found.seq
         cells = list(before)
         if extra:
             taken = side.count if side.kind == "extra" else 0
-            cells += [_marked(events.get(at + step), "extra") for step in range(taken)]
-            cells += [Cell(note="makes no such call") for _ in range(extra - taken)]
+            cells += [_marked(events.get(at + step), "extra", words) for step in range(taken)]
+            cells += [Cell(note=label("makes no such call")) for _ in range(extra - taken)]
             at += taken
         if skipped:
             left = side.count if side.kind == "skipped" else 0
-            cells += [_cell(events.get(at + step)) for step in range(skipped - left)]
-            cells += [Cell("skipped", note="left out") for _ in range(left)]
+            cells += [_cell(events.get(at + step), words) for step in range(skipped - left)]
+            cells += [Cell("skipped", note=label("left out")) for _ in range(left)]
             at += skipped - left
         for step in range(AFTER):
             event = events.get(at + step)
             differs = changed and step == 0 and side is not usual
-            cells.append(_marked(event, "changed") if differs and event is not None else _cell(event))
-        cells = _trimmed(cells, side)
+            cells.append(_marked(event, "changed", words) if differs and event is not None else _cell(event, words))
+        cells = _trimmed(cells, side, words)
         columns.append(Column(side.ranks, _role(incident, side), tuple(cells)))
     left_out = sum(len(side.ranks) for side in found.sides[_MOST_COLUMNS:])
     before_rows = min(BEFORE, found.seq - 1)
@@ -173,14 +176,14 @@ def _role(incident: Incident, side: Side) -> Role:
     return "culprit" if "culprit" in roles else "victim" if "victim" in roles else "other"
 
 
-def _cell(event: Event | None) -> Cell:
+def _cell(event: Event | None, words: Language) -> Cell:
     if event is None:
         return Cell()
-    elements = "1 element" if event.numel == 1 else f"{event.numel:,} elements"
+    elements = words.counted(event.numel, "{count} element", "{count} elements")
     details = [elements, event.dtype.removeprefix("torch.")] if event.numel > 0 else []
     details.append(f"root {event.root}" if event.root >= 0 else "")
     at = place(event.site[0]) if event.site else ""
-    through = f"through {event.through}" if event.through else ""
+    through = words.label("through {name}", name=event.through) if event.through else ""
     return Cell(
         number=event.seq,
         op=event.op,
@@ -190,15 +193,15 @@ def _cell(event: Event | None) -> Cell:
     )
 
 
-def _marked(event: Event | None, mark: Mark) -> Cell:
-    return replace(_cell(event), mark=mark)
+def _marked(event: Event | None, mark: Mark, words: Language) -> Cell:
+    return replace(_cell(event, words), mark=mark)
 
 
-def _trimmed(cells: list[Cell], side: Side) -> list[Cell]:
+def _trimmed(cells: list[Cell], side: Side, words: Language) -> list[Cell]:
     """Nothing follows the last call; those who never came to the difference are marked there."""
     while cells and not cells[-1].number and not cells[-1].note:
         cells.pop()
-    note = "has not come here" if len(side.ranks) == 1 else "have not come here"
+    note = words.label("has not come here" if len(side.ranks) == 1 else "have not come here")
     return [*cells, Cell("absent", note=note)] if side.event is None else cells
 
 
@@ -211,9 +214,10 @@ def _even(columns: list[Column]) -> tuple[Column, ...]:
 
 def _group_words(incident: Incident, group: str) -> str:
     if group in ("0", ""):
-        return "the default group"
+        return incident.words.label("the default group")
     for seen in incident.evidence.ranks:
         for known in (*(seen.progress.groups if seen.progress is not None else ()), *seen.groups):
             if known.name == group and known.ranks:
-                return f"group {group} (ranks {rank_ranges(known.ranks)})"
-    return f"group {group}"
+                told = "group {group} (ranks {ranks})"
+                return incident.words.label(told, group=group, ranks=rank_ranges(known.ranks))
+    return incident.words.label("group {group}", group=group)

@@ -13,9 +13,10 @@ from rankscope.diagnosis.verdict import Verdict, Where
 from rankscope.diagnosis.wait_graph import State
 from rankscope.evidence.curves import Curve, read_curves
 from rankscope.evidence.model import Evidence, RankEvidence
-from rankscope.report.phrases import duration
+from rankscope.report.words.languages import Language, language
 
 Role = Literal["culprit", "victim", "other"]
+_SAME, _MOVED = "same stack in all samples", "moved between samples"
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,11 @@ class Incident:
     """Of the run: that of its folder."""
     curves: tuple[Curve, ...] = ()
     """What the program wrote of its steps."""
+
+    @property
+    def words(self) -> Language:
+        """Of the verdict: what stands around it agrees with it."""
+        return language(self.verdict.language)
 
     @property
     def evidence(self) -> Evidence:
@@ -73,28 +79,28 @@ def incident_of(verdict: Verdict, evidence: Evidence, folder: Path | None = None
     return Incident(verdict, prepare(evidence), folder.resolve().name, read_curves(folder))
 
 
-def movement(seen: RankEvidence, *, waits: bool) -> tuple[str, str]:
+def movement(seen: RankEvidence, words: Language, *, waits: bool) -> tuple[str, str]:
     """`moved`, `still`, `ended` or nothing, and the same in words. One that waits for others may spin: its processor
     time is no movement."""
     if seen.exit is not None:
-        return "ended", ended(seen.exit.code)
+        return "ended", ended(seen.exit.code, words)
     same = views.same_stack(seen)
     if waits and same is not None:
-        return ("still", "same stack in all samples") if same else ("moved", "moved between samples")
+        return ("still", words.label(_SAME)) if same else ("moved", words.label(_MOVED))
     if views.moving(seen):
-        return "moved", "moved between samples"
+        return "moved", words.label(_MOVED)
     if seen.still_for_s is not None:
-        return "still", f"for {duration(seen.still_for_s)}"
-    return ("still", "same stack in all samples") if views.same_stack(seen) else ("", "")
+        return "still", words.label("for {time}", time=words.duration(seen.still_for_s))
+    return ("still", words.label(_SAME)) if views.same_stack(seen) else ("", "")
 
 
-def ended(code: int) -> str:
+def ended(code: int, words: Language) -> str:
     """`exit code 1`, `killed by SIGKILL`."""
     if code >= 0:
-        return f"exit code {code}"
+        return words.label("exit code {code}", code=code)
     import signal
 
     try:
-        return f"killed by {signal.Signals(-code).name}"
+        return words.label("killed by {signal}", signal=signal.Signals(-code).name)
     except ValueError:
-        return f"killed by signal {-code}"
+        return words.label("killed by signal {number}", number=-code)

@@ -10,6 +10,7 @@ from rankscope.diagnosis import views
 from rankscope.evidence.model import Frame, RankEvidence
 from rankscope.report.views.incident import Incident, movement
 from rankscope.report.views.text import rank_ranges, short_file
+from rankscope.report.words.languages import Language
 
 _DEEPEST = 400
 _OURS = re.compile(r"^<rankscope|/rankscope/probe/")
@@ -75,7 +76,7 @@ def stack_tree(incident: Incident) -> StackTree:
         if path:
             paths.setdefault(path, []).append(seen.rank)
         else:
-            unknown.setdefault(_why_none(seen), []).append(seen.rank)
+            unknown.setdefault(_why_none(seen, incident.words), []).append(seen.rank)
     # Where it began, then the largest: what is left out matters least.
     ordered = sorted(paths.items(), key=lambda pair: (incident.culprits.isdisjoint(pair[1]), -len(pair[1]), pair[1]))
     shown = ordered[:MOST_BRANCHES]
@@ -155,20 +156,23 @@ def _ends(incident: Incident, ranks: list[int]) -> list[End]:
 def _doing(incident: Incident, rank: int) -> tuple[str, str]:
     seen = incident.seen[rank]
     waiting = incident.state(rank)
-    state, words = movement(seen, waits=waiting is not None and waiting.wait is not None)
+    words = incident.words
+    state, told = movement(seen, words, waits=waiting is not None and waiting.wait is not None)
     if seen.exit is not None and seen.exceptions:
-        return state, f"{words}, {seen.exceptions[-1].type}"
+        return state, f"{told}, {seen.exceptions[-1].type}"
     if waiting is not None and waiting.wait is not None:
         # Ranks of one wait differ in how long they have been in it, and in nothing else.
-        return state, f"in {waiting.wait.op}{f' {waiting.wait.seq}' if waiting.wait.seq else ''}"
-    return state, words
+        call = f"{waiting.wait.op}{f' {waiting.wait.seq}' if waiting.wait.seq else ''}"
+        return state, words.label("in {call}", call=call)
+    return state, told
 
 
-def _why_none(seen: RankEvidence) -> str:
-    state, words = movement(seen, waits=False)
+def _why_none(seen: RankEvidence, words: Language) -> str:
+    state, told = movement(seen, words, waits=False)
     if state == "ended":
-        return words
-    return "; ".join(f"{what}: {why}" for what, why in seen.missing.items() if what == "stacks") or "no stack was read"
+        return told
+    none = words.label("no stack was read")
+    return "; ".join(f"{what}: {why}" for what, why in seen.missing.items() if what == "stacks") or none
 
 
 def _package(frame: Frame) -> str:

@@ -119,10 +119,11 @@ def timings(incident: Incident) -> Timings | None:
         return None
     fault, word = _fault(incident, end)
     classes = _classes(incident, known)
-    windows = [_window(incident, "The whole run", classes, begin, end, begin, fault)]
+    windows = [_window(incident, incident.words.label("The whole run"), classes, begin, end, begin, fault)]
     near = max(_SHORTEST_S, _NEAR * (end - fault)) if fault is not None else _SHORTEST_S
     if near < 0.5 * (end - begin):
-        windows.append(_window(incident, "The end of it", classes, end - near, end, begin, fault))
+        title = incident.words.label("The end of it")
+        windows.append(_window(incident, title, classes, end - near, end, begin, fault))
     shares = _shares(incident, classes)
     used = {piece.phase for window in windows for strip in window.strips for piece in strip.pieces}
     used |= {phase for share in shares for phase, _ in share.parts}
@@ -139,9 +140,10 @@ def segments_of(incident: Incident, seen: RankEvidence) -> list[Segment]:
     first = next((stage.left_at for stage in progress.stages if stage.kind == "first step" and stage.left_at), None)
     # The ring of stages forgets: whoever has made a step, and no longer knows its first one, was set up long ago.
     ready = first if first is not None else (begun if progress.set_up_over else end)
-    found = [Segment(begun, ready, "setup", "set-up")] if ready > begun else []
+    label = incident.words.label
+    found = [Segment(begun, ready, "setup", label("set-up"))] if ready > begun else []
     if end > ready:
-        found.append(Segment(ready, end, "steps", f"steps, {progress.steps} made"))
+        found.append(Segment(ready, end, "steps", label("steps, {count} made", count=progress.steps)))
     for stage in progress.stages:
         left = stage.left_at if stage.left_at is not None else end
         if stage.kind == "save":
@@ -150,15 +152,17 @@ def segments_of(incident: Incident, seen: RankEvidence) -> list[Segment]:
             found.append(Segment(stage.entered_at, left, "setup", shown(stage.label, 80)))
     loader = progress.loader
     if loader is not None and loader.in_next:
-        found.append(Segment(loader.changed_at, end, "data", f"waits for batch {loader.batches + 1}"))
+        found.append(
+            Segment(loader.changed_at, end, "data", label("waits for batch {number}", number=loader.batches + 1))
+        )
     if seen.exit is None and seen.still_for_s:
-        found.append(Segment(max(begun, end - seen.still_for_s), end, "still", "no sign of life"))
+        found.append(Segment(max(begun, end - seen.still_for_s), end, "still", label("no sign of life")))
     found += [_of_call(call, end) for call in progress.calls if call.depth == 0]
     state = incident.state(seen.rank)
     if state is not None and state.wait is not None and state.wait.since < end:
         # Also where no call of Python is open: inside of a backward pass, or of a synchronisation with the GPU.
-        number = f" {state.wait.seq}" if state.wait.seq else ""
-        found.append(Segment(max(begun, state.wait.since), end, "waiting", f"waits in {state.wait.op}{number}"))
+        call = f"{state.wait.op} {state.wait.seq}" if state.wait.seq else state.wait.op
+        found.append(Segment(max(begun, state.wait.since), end, "waiting", label("waits in {call}", call=call)))
     return found
 
 
@@ -243,7 +247,7 @@ def _strip(incident: Incident, ranks: tuple[int, ...], begin: float, end: float)
     pieces = _pieces(segments_of(incident, seen), begin, end)
     over = seen.exit is not None and begin <= seen.exit.at <= end
     at = 100 * (seen.exit.at - begin) / (end - begin) if over and seen.exit is not None else None
-    return Strip(ranks, incident.role(ranks[0]), pieces, at, ended(seen.exit.code) if seen.exit is not None else "")
+    return Strip(ranks, incident.role(ranks[0]), pieces, at, ended(seen.exit.code, incident.words) if seen.exit else "")
 
 
 def _pieces(segments: Sequence[Segment], begin: float, end: float) -> tuple[Piece, ...]:

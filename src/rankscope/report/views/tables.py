@@ -9,9 +9,10 @@ from statistics import median
 
 from rankscope.evidence.model import HostEvidence, RankEvidence
 from rankscope.mask import mask_environment
-from rankscope.report.phrases import duration, plain
+from rankscope.report.phrases import plain
 from rankscope.report.views.incident import Incident, Role, ended
 from rankscope.report.views.text import output_line, rank_ranges, shown
+from rankscope.report.words.languages import Language
 
 _OF_EACH_RANK = frozenset(
     {
@@ -98,7 +99,7 @@ def stage_rows(incident: Incident) -> tuple[StageRow, ...]:
             took = stage.left_at - stage.entered_at if stage.left_at is not None else None
             found.setdefault(stage.label, []).append((seen.rank, took, stage.failed))
             first[stage.label] = min(first.get(stage.label, stage.entered_at), stage.entered_at)
-    rows = []
+    rows, words = [], incident.words
     for label in sorted(found, key=first.__getitem__):
         times = [(took, rank) for rank, took, failed in found[label] if took is not None and not failed]
         usual = median(took for took, _ in times) if times else 0.0
@@ -107,8 +108,8 @@ def stage_rows(incident: Incident) -> tuple[StageRow, ...]:
             StageRow(
                 label=shown(label, 100),
                 ranks=len({rank for rank, _, _ in found[label]}),
-                typical=duration(usual) if times else "",
-                slowest=f"rank {rank}: {duration(longest)}" if longest > 2 * usual + 0.5 else "",
+                typical=words.duration(usual) if times else "",
+                slowest=f"{words.ranks([rank])}: {words.duration(longest)}" if longest > 2 * usual + 0.5 else "",
                 inside=rank_ranges(rank for rank, took, _ in found[label] if took is None),
                 failed=rank_ranges(rank for rank, _, failed in found[label] if failed),
             )
@@ -121,12 +122,17 @@ def rank_rows(incident: Incident) -> tuple[RankRow, ...]:
     codes = incident.verdict.exit_codes
     ranks = sorted({*incident.seen, *codes})
     many = len({seen.host for seen in incident.evidence.ranks}) > 8
+    words = incident.words
     for rank in ranks:
         seen = incident.seen.get(rank)
-        end = ended(seen.exit.code) if seen is not None and seen.exit is not None else "alive"
+        exit_ = seen.exit if seen is not None else None
         later = codes.get(rank)
-        if end == "alive" and later is not None:
-            end = f"alive, then {ended(later)}"
+        if exit_ is not None:
+            end = ended(exit_.code, words)
+        elif later is not None:
+            end = words.label("alive, then {end}", end=ended(later, words))
+        else:
+            end = words.label("alive")
         stage = plain(incident.verdict.stages.get(rank, ""))
         host = "" if many or seen is None else seen.host
         found.setdefault((incident.role(rank), end, stage, host), []).append(rank)
@@ -146,8 +152,8 @@ def host_rows(incident: Incident) -> tuple[HostRow, ...]:
         HostRow(
             host=shown(host.host, 80),
             ranks=rank_ranges(of_host.get(host.host, ())),
-            memory=_memory(host),
-            gpus=tuple(_gpus(host, incident.evidence.ranks)),
+            memory=_memory(host, incident.words),
+            gpus=tuple(_gpus(host, incident.evidence.ranks, incident.words)),
             kernel=tuple(output_line(line) for line in host.kernel_log[-12:]),
             missing=tuple(shown(f"{what}: {why}", 200) for what, why in host.missing.items()),
         )
@@ -155,21 +161,24 @@ def host_rows(incident: Incident) -> tuple[HostRow, ...]:
     )
 
 
-def _memory(host: HostEvidence) -> str:
+def _memory(host: HostEvidence, words: Language) -> str:
     if host.memory_total_bytes is None or host.memory_available_bytes is None:
         return ""
-    killed = f", {host.oom_kills} killed for memory" if host.oom_kills else ""
-    return f"{_gib(host.memory_available_bytes)} of {_gib(host.memory_total_bytes)} free{killed}"
+    killed = words.label(", {count} killed for memory", count=host.oom_kills) if host.oom_kills else ""
+    free, whole = _gib(host.memory_available_bytes), _gib(host.memory_total_bytes)
+    return f"{words.label('{free} of {whole} free', free=free, whole=whole)}{killed}"
 
 
-def _gpus(host: HostEvidence, ranks: Iterable[RankEvidence]) -> Iterable[str]:
+def _gpus(host: HostEvidence, ranks: Iterable[RankEvidence], words: Language) -> Iterable[str]:
     owners = {seen.pid: seen.rank for seen in ranks if seen.host == host.host}
     for gpu in host.gpus:
-        used = f"{_gib(gpu.memory_used_bytes)} of {_gib(gpu.memory_total_bytes)}" if gpu.memory_total_bytes else ""
-        busy = f"{gpu.utilization_percent} % busy" if gpu.utilization_percent is not None else ""
+        part, whole = _gib(gpu.memory_used_bytes), _gib(gpu.memory_total_bytes)
+        used = words.label("{part} of {whole}", part=part, whole=whole) if gpu.memory_total_bytes else ""
+        percent = gpu.utilization_percent
+        busy = words.label("{percent} % busy", percent=percent) if percent is not None else ""
         heat = f"{gpu.temperature_c} °C" if gpu.temperature_c is not None else ""
         users = rank_ranges(owners[pid] for pid in gpu.pids if pid in owners)
-        who = f"ranks {users}" if users else ""
+        who = words.label("ranks {ranks}", ranks=users) if users else ""
         yield shown(f"GPU {gpu.index}, {gpu.name}: " + ", ".join(filter(None, (used, busy, heat, who))), 200)
 
 
@@ -191,7 +200,10 @@ def differing_variables(incident: Incident) -> tuple[Variable, ...]:
         if len(values) < 2 or _counts_with_rank(values):
             continue
         largest = sorted(values.items(), key=lambda pair: -len(pair[1]))[:8]
-        told = tuple((rank_ranges(ranks, 6), _value(name, value)) for value, ranks in largest)
+        told = tuple(
+            (rank_ranges(ranks, 6), incident.words.label("(not set)") if value is None else _value(name, value))
+            for value, ranks in largest
+        )
         found.append(Variable(shown(name, 80), told))
     return tuple(found[:_MOST_VARIABLES])
 
@@ -201,8 +213,8 @@ def _counts_with_rank(values: dict[str | None, list[int]]) -> bool:
     return len(values) > 2 and all(len(ranks) == 1 and (value or "").isdigit() for value, ranks in values.items())
 
 
-def _value(name: str, value: str | None) -> str:
-    return "(not set)" if value is None else shown(mask_environment({name: value})[name], 200)
+def _value(name: str, value: str) -> str:
+    return shown(mask_environment({name: value})[name], 200)
 
 
 def outputs(incident: Incident) -> tuple[tuple[Output, ...], int]:
@@ -237,14 +249,15 @@ def _shape(lines: tuple[str, ...]) -> tuple[str, ...]:
 
 def notes(incident: Incident) -> tuple[Note, ...]:
     """What is noted beside the verdict, and what could not be had, once each."""
+    label = incident.words.label
     found = {Note(plain(text)): None for text in incident.verdict.notes}
-    found |= {Note(f"not used: {plain(text)}"): None for text in incident.verdict.refused[:20]}
+    found |= {Note(label("not used: {what}", what=plain(text))): None for text in incident.verdict.refused[:20]}
     by_text: dict[str, list[int]] = {}
     for seen in incident.evidence.ranks:
         for what, why in seen.missing.items():
-            by_text.setdefault(f"no {what}: {why}", []).append(seen.rank)
+            by_text.setdefault(label("no {what}: {why}", what=what, why=why), []).append(seen.rank)
     found |= {Note(shown(text, 300), rank_ranges(ranks, 6)): None for text, ranks in by_text.items()}
     unseen = [rank for rank in range(incident.verdict.world_size) if rank not in incident.seen]
     if unseen and incident.seen:
-        found[Note("nothing is known of them", rank_ranges(unseen, 6))] = None
+        found[Note(label("nothing is known of them"), rank_ranges(unseen, 6))] = None
     return tuple(found)[:60]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Hashable
 from dataclasses import dataclass
 
@@ -10,6 +9,8 @@ from rankscope.diagnosis import views
 from rankscope.diagnosis.wait_graph import State
 from rankscope.report.views.incident import Incident, Role, ended
 from rankscope.report.views.text import place, rank_ranges, shown
+from rankscope.report.words.languages import Language
+from rankscope.terminal_text import wrapped
 
 MOST_NODES = 14
 _ALONE = 12
@@ -27,6 +28,7 @@ _DEVICE_BACKENDS = ("nccl", "xccl", "ucc")
 
 @dataclass(frozen=True, slots=True)
 class Node:
+    title: str
     ranks: tuple[int, ...]
     role: Role
     lines: tuple[str, ...]
@@ -34,10 +36,6 @@ class Node:
     x: int
     y: int
     height: int
-
-    @property
-    def title(self) -> str:
-        return f"{'rank' if len(self.ranks) == 1 else 'ranks'} {rank_ranges(self.ranks, 4)}"
 
     @property
     def title_y(self) -> int:
@@ -138,6 +136,7 @@ def _laid_out(
     left_out = sum(len(classes[at]) for row in rows[MOST_NODES:] for at in row)
     rows = rows[:MOST_NODES]
     width = across * NODE_WIDTH + (across - 1) * _GAP_X
+    words = incident.words
     nodes: dict[int, Node] = {}
     y = 2 if across < 3 else 2 + _ARC
     for number, row in enumerate(rows):
@@ -146,7 +145,9 @@ def _laid_out(
         for at in row:
             lines = _lines(incident, classes[at])
             height = _TITLE + 2 + _LINE * len(lines) + _FOOT
-            nodes[at] = Node(classes[at], _role(incident, classes[at]), lines, number, x + 2, y, height)
+            nodes[at] = Node(
+                _title(classes[at], words), classes[at], _role(incident, classes[at]), lines, number, x + 2, y, height
+            )
             x += NODE_WIDTH + _GAP_X
             tallest = max(tallest, height)
         y += tallest + _GAP_Y
@@ -162,8 +163,8 @@ def _laid_out(
                 arrows.append(Arrow(path, device))
         others = [nodes[target].title for target in targets[at] if target in nodes and target != at]
         if others:
-            verb = "waits" if len(node.ranks) == 1 else "wait"
-            sentences.append(f"{node.title} {verb} for {' and '.join(others)}")
+            told = "{who} waits for {whom}" if len(node.ranks) == 1 else "{who} wait for {whom}"
+            sentences.append(words.label(told, who=node.title, whom=words.label(" and ").join(others)))
     return WaitPicture(tuple(nodes.values()), tuple(arrows), margin, y - _GAP_Y + 4, tuple(sentences), left_out)
 
 
@@ -220,6 +221,10 @@ def _across(one: Node, other: Node) -> str:
     return f"M{middle} {one.y} C{middle} {top} {there} {top} {there} {other.y - 3}"
 
 
+def _title(ranks: tuple[int, ...], words: Language) -> str:
+    return words.label("rank {ranks}" if len(ranks) == 1 else "ranks {ranks}", ranks=rank_ranges(ranks, 4))
+
+
 def _role(incident: Incident, ranks: tuple[int, ...]) -> Role:
     return incident.role(ranks[0])
 
@@ -233,26 +238,31 @@ def _lines(incident: Incident, ranks: tuple[int, ...]) -> tuple[str, ...]:
     state = incident.state(ranks[0])
     assert state is not None
     texts: list[str] = []
+    words = incident.words
+    label = words.label
     wait, seen = state.wait, state.seen
     at = place(incident.where(ranks[0]))
     if wait is not None:
         number = f" {wait.seq}" if wait.seq else ""
-        peer = f" (peer {wait.peer})" if wait.peer >= 0 else ""
-        texts.append(f"{'GPU ' if _device_waits(state) else ''}in {wait.op}{number}{peer}")
-        texts.append(f"at {at}" if at else "")
-        texts += _program_elsewhere(state)
+        peer = label(" (peer {rank})", rank=wait.peer) if wait.peer >= 0 else ""
+        there = "GPU in {call}" if _device_waits(state) else "in {call}"
+        texts.append(label(there, call=f"{wait.op}{number}{peer}"))
+        texts.append(label("at {place}", place=at) if at else "")
+        texts += _program_elsewhere(state, words)
     elif seen is not None and seen.exit is not None:
-        texts += [ended(seen.exit.code), f"at {at}" if at else ""]
+        texts += [ended(seen.exit.code, words), label("at {place}", place=at) if at else ""]
     elif seen is None:
-        texts.append("never started" if ranks[0] in incident.case.graph.absent else "nothing is known of it")
+        absent = ranks[0] in incident.case.graph.absent
+        texts.append(label("never started") if absent else label("nothing is known of it"))
     else:
-        texts += [f"at {at}" if at else "", "moves" if views.moving(seen) else "stands still"]
+        texts += [label("at {place}", place=at) if at else ""]
+        texts.append(label("moves") if views.moving(seen) else label("stands still"))
     if len(ranks) > 1:
-        texts.append(f"{len(ranks):,} ranks")
-    return tuple(line for text in texts if text for line in textwrap.wrap(shown(text), _WRAP)[:3])
+        texts.append(label("{count} ranks", count=f"{len(ranks):,}"))
+    return tuple(line for text in texts if text for line in wrapped(shown(text), _WRAP)[:3])
 
 
-def _program_elsewhere(state: State) -> list[str]:
+def _program_elsewhere(state: State, words: Language) -> list[str]:
     """The program runs ahead of its GPU: it may stand at another line than the one that enqueued the call."""
     if not _device_waits(state) or state.seen is None:
         return []
@@ -261,4 +271,4 @@ def _program_elsewhere(state: State) -> list[str]:
     enqueued = state.wait.site[0] if state.wait.site else None
     if here is None or (enqueued is not None and (here.file, here.line) == (enqueued.file, enqueued.line)):
         return []
-    return [f"program at {place(here)}"]
+    return [words.label("program at {place}", place=place(here))]

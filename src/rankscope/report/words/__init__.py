@@ -41,6 +41,7 @@ from rankscope.report.words import endings as _endings  # noqa: E402, F401
 from rankscope.report.words import endings_advice as _endings_advice  # noqa: E402, F401
 from rankscope.report.words import launched as _launched  # noqa: E402, F401
 from rankscope.report.words import logs as _logs  # noqa: E402, F401
+from rankscope.report.words import memory as _memory  # noqa: E402, F401
 from rankscope.report.words import numbers as _numbers  # noqa: E402, F401
 from rankscope.report.words import recorded as _recorded  # noqa: E402, F401
 from rankscope.report.words import roots as _roots  # noqa: E402, F401

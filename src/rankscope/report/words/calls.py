@@ -11,6 +11,7 @@ from rankscope.diagnosis.facts.calls import (
     Circle,
     Condition,
     EndedAfter,
+    ExpectsMore,
     Extra,
     FewerMessages,
     FirstDifference,
@@ -20,6 +21,7 @@ from rankscope.diagnosis.facts.calls import (
     Mismatch,
     NewWay,
     NobodyMakes,
+    NobodyStandsOut,
     NoDifferenceSeen,
     NoMeeting,
     NotCome,
@@ -175,6 +177,11 @@ def _(fact: Sides) -> str:
 def _(fact: Sides) -> str:
     ways = {2: "two", 3: "three"}.get(len(fact.calls), str(len(fact.calls)))
     return f"the ranks went {ways} ways, and nothing shows which is wrong: {sentence(fact)}"
+
+
+@sentence.register
+def _(fact: NobodyStandsOut) -> str:
+    return f"{ranks_text(fact.ranks)} did not do the same, and nothing shows which of them is wrong"
 
 
 @sentence.register
@@ -390,6 +397,14 @@ def _(fact: MessageMissing) -> str:
 @headline.register
 def _(fact: MessageMissing) -> str:
     return f"{sentence(fact.wait)}, and {sentence(fact)}: the number of messages between them does not match"
+
+
+@sentence.register
+def _(fact: ExpectsMore) -> str:
+    return (
+        f"{ranks_text(fact.agree)} exchanged {fact.messages} messages in this step and went on; in every step before, "
+        f"rank {fact.rank} had exchanged as many as they, and now it alone waits for one more"
+    )
 
 
 @sentence.register

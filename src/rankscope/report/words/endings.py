@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from rankscope.diagnosis.facts import endings as facts
-from rankscope.diagnosis.rules.crashes.known_errors import KNOWN_ERRORS
 from rankscope.diagnosis.verdict import Where
 from rankscope.report.words import doing, headline, sentence
+from rankscope.report.words.known_errors import MEANINGS
 from rankscope.report.words.phrases import after_steps, place, ranks_text, verb, who
 
 _TOLD_CAUSE = {"out-of-memory-host": ": the host's memory ran out", "shm-exhausted": ": /dev/shm is full"}
@@ -85,13 +85,13 @@ def _(fact: facts.RepeatsErrorOf) -> str:
 
 @sentence.register
 def _(fact: facts.Means) -> str:
-    meaning = KNOWN_ERRORS[fact.known].meaning
+    meaning = MEANINGS[fact.known]
     return f"its last words mean: {meaning}" if fact.last_words else f"the text means: {meaning}"
 
 
 @sentence.register
 def _(fact: facts.Remark) -> str:
-    return KNOWN_ERRORS[fact.known].meaning
+    return MEANINGS[fact.known]
 
 
 @sentence.register

@@ -54,7 +54,7 @@ def _(fact: Apart) -> str:
     return f"NCCL's count of {_times(fact.operation)} in the communicator of {fact.size}: {sides}{still}"
 
 
-def _against(ranks: tuple[int, ...], apart: Apart) -> tuple[int, int]:
+def against(ranks: tuple[int, ...], apart: Apart) -> tuple[int, int]:
     """The count of these ranks, and of most others."""
     own = next((side.count for side in apart.sides if set(side.ranks) & set(ranks)), apart.sides[0].count)
     rest = [side for side in apart.sides if not set(side.ranks) & set(ranks)]
@@ -63,7 +63,7 @@ def _against(ranks: tuple[int, ...], apart: Apart) -> tuple[int, int]:
 
 @sentence.register
 def _(fact: Behind) -> str:
-    own, others = _against(fact.ranks, fact.apart)
+    own, others = against(fact.ranks, fact.apart)
     return (
         f"{ranks_text(fact.ranks)} {_have(fact.ranks)} launched {own} {_times(fact.apart.operation)} "
         f"where the others launched {others}"
@@ -72,7 +72,7 @@ def _(fact: Behind) -> str:
 
 @sentence.register
 def _(fact: Ahead) -> str:
-    own, others = _against(fact.ranks, fact.apart)
+    own, others = against(fact.ranks, fact.apart)
     return (
         f"{ranks_text(fact.ranks)} alone {_have(fact.ranks)} launched {own} {_times(fact.apart.operation)}, "
         f"the others {others}"
@@ -83,20 +83,20 @@ def _(fact: Ahead) -> str:
 def _(fact: OnOtherWay) -> str:
     pieces = []
     for apart in fact.apart:
-        own, others = _against(fact.ranks, apart)
+        own, others = against(fact.ranks, apart)
         pieces.append(f"{own} {_times(apart.operation)} against {others}")
     return f"{ranks_text(fact.ranks)} {_have(fact.ranks)} launched other calls than the rest: {', '.join(pieces)}"
 
 
 @doing.register
 def _(fact: Behind) -> str:
-    own, others = _against(fact.ranks, fact.apart)
+    own, others = against(fact.ranks, fact.apart)
     return f"{others - own} {_times(fact.apart.operation)} behind the others"
 
 
 @doing.register
 def _(fact: Ahead) -> str:
-    own, others = _against(fact.ranks, fact.apart)
+    own, others = against(fact.ranks, fact.apart)
     return f"{own - others} {_times(fact.apart.operation)} ahead of the others"
 
 

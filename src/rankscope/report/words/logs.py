@@ -35,6 +35,7 @@ from rankscope.diagnosis.facts.logs import (
 )
 from rankscope.report.words import doing, headline, sentence
 from rankscope.report.words.advice import ADVICE
+from rankscope.report.words.known_errors import MEANINGS
 from rankscope.report.words.phrases import place, ranks_text, span, verb, who
 
 ADVICE.update(
@@ -270,28 +271,28 @@ def _(fact: PeerWentAway) -> str:
 
 @headline.register
 def _(fact: WroteKnown) -> str:
-    return f"{who(fact.rank)} says that {fact.meaning}"
+    return f"{who(fact.rank)} says that {MEANINGS[fact.known]}"
 
 
 @sentence.register
 def _(fact: WroteKnown) -> str:
-    return f"{who(fact.rank)} wrote: {fact.line}" if fact.line else fact.meaning
+    return f"{who(fact.rank)} wrote: {fact.line}" if fact.line else MEANINGS[fact.known]
 
 
 @doing.register
 def _(fact: WroteKnown) -> str:
-    return fact.meaning
+    return MEANINGS[fact.known]
 
 
 @sentence.register
 def _(fact: OnlySuffered) -> str:
     who = ranks_text(fact.ranks) if fact.ranks else "the ranks in these logs"
-    return f"{who} only suffered ({fact.meaning}); who began it is not in these logs"
+    return f"{who} only suffered ({MEANINGS[fact.known]}); who began it is not in these logs"
 
 
 @sentence.register
 def _(fact: Suffered) -> str:
-    return f"{f'rank {fact.rank}' if fact.rank is not None else 'a rank'}: {fact.meaning}"
+    return f"{f'rank {fact.rank}' if fact.rank is not None else 'a rank'}: {MEANINGS[fact.known]}"
 
 
 @sentence.register

@@ -11,8 +11,8 @@ NO_LINE = "a line that was not recorded"
 """Said of calls that torch's own C++ issued, and of ranks whose notes are lost."""
 
 
-def rank_list(ranks: Iterable[int], most: int = 12) -> str:
-    """`0-2, 4`; after `most` pieces, how many are left out."""
+def rank_list(ranks: Iterable[int], most: int = 12, more: str = "{pieces} and {count} more") -> str:
+    """`0-2, 4`; after `most` pieces, how many are left out, in the words of `more`."""
     runs: list[list[int]] = []
     for rank in sorted(set(ranks)):
         if runs and rank == runs[-1][-1] + 1:
@@ -24,7 +24,7 @@ def rank_list(ranks: Iterable[int], most: int = 12) -> str:
     pieces = [f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
     if len(pieces) <= most:
         return ", ".join(pieces)
-    return f"{', '.join(pieces[:most])} and {sum(map(len, runs[most:]))} more"
+    return more.format(pieces=", ".join(pieces[:most]), count=sum(map(len, runs[most:])))
 
 
 def ranks_text(ranks: Iterable[int]) -> str:

@@ -9,6 +9,7 @@ from rankscope.diagnosis.facts.seen import (
     EndedMeanwhile,
     EndedWithZero,
     InUnfinished,
+    JudgedBefore,
     LastLinesDiffer,
     LauncherAlone,
     LoggedSteps,
@@ -36,6 +37,7 @@ from rankscope.report.words.phrases import place, ranks_text, span, verb
 
 ADVICE.update(
     {
+        "read-its-verdict": "read verdict.json or report.html in the run's folder: they were written when it ended",
         "stacks-twice": "take the stacks twice, some seconds apart, and give both: one look does not tell slow from "
         "stuck",
         "give-logs": "give the logs of all ranks to rankscope diagnose too: how a job ended stands in their last lines",
@@ -168,6 +170,11 @@ def _(fact: LogsEnd) -> str:
 @sentence.register
 def _(fact: LastLinesDiffer) -> str:
     return f"the last lines of {ranks_text(fact.ranks)} speak of something else than those of {ranks_text(fact.others)}"
+
+
+@sentence.register
+def _(fact: JudgedBefore) -> str:
+    return f"the run's own verdict was {fact.outcome.upper()}; its evidence cannot be read, and the logs do not tell"
 
 
 @sentence.register

@@ -6,7 +6,7 @@ import importlib
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from json.decoder import scanstring  # type: ignore[attr-defined]
 from pathlib import Path
@@ -26,21 +26,23 @@ class Entry:
 
 def read_entries(path: Path) -> list[Entry]:
     """Raises UsageError with the line where the file is not what its name says."""
+    suffix = path.suffix.lower()
+    if path.exists() and not path.is_file():
+        raise UsageError(f"the configuration file '{path}' cannot be read: it is no plain file")
+    if path.exists() and suffix not in _READERS:
+        raise UsageError(f"'{path}': a configuration file ends in .json, .yaml, .yml or .toml")
     try:
         text = path.read_text("utf-8")
     except FileNotFoundError:
         raise UsageError(f"the configuration file '{path}' does not exist (current folder: {Path.cwd()})") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"the configuration file '{path}' cannot be read: {error}") from error
-    suffix = path.suffix.lower()
-    if suffix in (".json", ".jsonc"):
-        found = _json(text, path)
-    elif suffix in (".yaml", ".yml"):
-        found = _yaml(text, path)
-    elif suffix == ".toml":
-        found = _toml(text, path)
-    else:
-        raise UsageError(f"'{path}': a configuration file ends in .json, .yaml, .yml or .toml")
+    except OSError as error:
+        raise UsageError(f"the configuration file '{path}' cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"the configuration file '{path}' is no text in UTF-8: write it anew as such") from error
+    try:
+        found = _READERS[suffix](text, path)
+    except RecursionError:
+        raise UsageError(f"'{path}' is nested too deeply: a configuration is sections of keys and values") from None
     return _without_repetition([Entry(key, value, f"{path}:{line}") for key, value, line in found])
 
 
@@ -205,3 +207,12 @@ def _line_of(key: str, lines: dict[str, int]) -> int:
     while key and key not in lines:
         key = key.rpartition(".")[0]
     return lines.get(key, 1)
+
+
+_READERS: dict[str, Callable[[str, Path], list[tuple[str, Any, int]]]] = {
+    ".json": _json,
+    ".jsonc": _json,
+    ".yaml": _yaml,
+    ".yml": _yaml,
+    ".toml": _toml,
+}

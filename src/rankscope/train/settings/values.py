@@ -10,10 +10,15 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from rankscope.errors import UsageError
 
+MOST = 10**12
+"""Whole numbers beyond this are slips of the keyboard: no run counts so far."""
+
 
 def convert(value: Any, wanted: Any, key: str, place: str) -> Any:
     """The value as the field's type has it. Raises UsageError that says what the field takes."""
     found, fits = _fit(value, wanted)
+    if not fits and isinstance(number := _number(value), (int, float)) and abs(number) >= MOST:
+        raise UsageError(f"{place}: {key} is {_shown(value)}: give less than 10^12")
     if not fits:
         raise UsageError(f"{place}: {key} must be {describe(wanted)}, not {_shown(value)}{_nearest(value, wanted)}")
     return found
@@ -79,7 +84,7 @@ def _fit(value: Any, wanted: Any) -> tuple[Any, bool]:
     if number is None:
         return value, False
     if wanted is int:
-        return int(number), number == int(number)
+        return int(number), number == int(number) and abs(number) < MOST
     return float(number), True
 
 

@@ -76,7 +76,7 @@ def _divergence(graph: WaitGraph) -> Divergence | None:
     groups = dict.fromkeys(
         group for state in graph.states.values() if state.timeline is not None for group in state.timeline.events
     )
-    found = (find_divergence(group, graph.states) for group in groups)
+    found = (graph.once(find_divergence, group) for group in groups)
     parted = next((each for each in found if each is not None and len(each.sides) > 1), None)
     if parted is None:
         return None

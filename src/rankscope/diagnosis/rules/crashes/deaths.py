@@ -8,7 +8,7 @@ from dataclasses import replace
 from posixpath import basename
 
 from rankscope.diagnosis.advice import Advice
-from rankscope.diagnosis.facts import Fact
+from rankscope.diagnosis.facts import Fact, changed
 from rankscope.diagnosis.facts.endings import (
     ChoseCode,
     EndedBySignal,
@@ -148,13 +148,13 @@ def explain_code(rank: RankEvidence, exit_: Exit, evidence: Evidence, caught: Ac
     at, raised = site, None
     alternatives: tuple[Possibility, ...] = ()
     if caught is not None:
-        raised = replace(raised_fact(rank.rank, caught), fate="caught")
+        raised = changed(raised_fact(rank.rank, caught), fate="caught")
         at = raised.at or site
         because = [raised, *story(caught, caught.told), *because]
         alternatives = (Possibility("exception", "possible", PrintedTraceback(raised.type, raised.at)),)
     said = recognise_lines(rank.error_tail, ("culprit",)) if exit_.code == _OF_THE_LOADER and at is None else None
     if said is not None and said.cause == "out-of-memory-host":
-        chosen = replace(ended, chosen=False)
+        chosen = changed(ended, chosen=False)
         return Finding(
             outcome="crash",
             cause=said.cause,

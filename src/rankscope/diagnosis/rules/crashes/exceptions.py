@@ -7,10 +7,11 @@ from dataclasses import replace
 from posixpath import basename
 
 from rankscope.diagnosis.advice import Advice
-from rankscope.diagnosis.facts import Fact
+from rankscope.diagnosis.facts import Fact, changed
 from rankscope.diagnosis.facts.endings import CameOutAs, Means, Raised, RaisedWhileHandling, SeenAsException
 from rankscope.diagnosis.finding import Finding, Possibility
 from rankscope.diagnosis.rules.crashes.chains import Account, account_of, first_line, known_error_of, short_type
+from rankscope.diagnosis.rules.crashes.gpu_memory import advice_for, what_filled_it
 from rankscope.diagnosis.rules.crashes.known_error import KnownError
 from rankscope.diagnosis.rules.crashes.races import lost_a_race, misses_what_is_being_made, read_half_written
 from rankscope.diagnosis.verdict import Where
@@ -19,6 +20,7 @@ from rankscope.evidence.model import Evidence, Frame, RaisedException, RankEvide
 
 _WORKER = re.compile(r"in DataLoader worker process (\d+)")
 _SPAWNED = re.compile(r"-- Process (\d+) terminated with the following error")
+_ASKED_OF_GPU = re.compile(r"CUDA out of memory\. Tried to allocate [\d.]+ \w+")
 _FATES = {"pending": "pending", "exit": "caught", "thread": "thread"}
 _LONGEST = 160
 
@@ -46,6 +48,7 @@ def explain_account(rank: RankEvidence, account: Account, evidence: Evidence) ->
     raised = raised_fact(rank.rank, account, told)
     hidden = all(link.error is not told for link in account.links)
     raced = misses_what_is_being_made(rank, told, evidence) if cause == "path-race" else None
+    filled = what_filled_it(rank, told, evidence) if cause == "out-of-memory-gpu" else ()
     return Finding(
         outcome="hang" if cause == "dataloader-stuck" else "crash",
         cause=cause,
@@ -57,8 +60,9 @@ def explain_account(rank: RankEvidence, account: Account, evidence: Evidence) ->
             *story(account, told),
             *((Means(known.name),) if known is not None else ()),
             *((raced,) if raced is not None else ()),
+            *filled,
         ),
-        fix=(known.fix if known is not None else ()) or _FIX.get(cause) or _general_fix(at),
+        fix=(*advice_for(filled), *((known.fix if known is not None else ()) or _FIX.get(cause) or _general_fix(at))),
         alternatives=()
         if cause == "exception"
         else (Possibility("exception", "possible", SeenAsException(short_type(told), at)),),
@@ -71,7 +75,7 @@ def explain_unnamed(exception: RaisedException, tail: tuple[str, ...], evidence:
     nobody = RankEvidence(rank=-1, local_rank=-1, host="", pid=0, started_at=evidence.started_at, error_tail=tail)
     finding = explain_exception(nobody, exception, evidence)
     [culprit] = finding.culprits
-    nameless = tuple(replace(fact, rank=None) if isinstance(fact, Raised) else fact for fact in finding.because)
+    nameless = tuple(changed(fact, rank=None) if isinstance(fact, Raised) else fact for fact in finding.because)
     return replace(
         finding,
         certainty="likely",
@@ -88,7 +92,7 @@ def raised_fact(rank: int | None, account: Account, told: RaisedException | None
     return Raised(
         rank=rank,
         type=short_type(told),
-        text=_short(first_line(told.message)),
+        text=_short(_gist(first_line(told.message))),
         at=place_of(account),
         fate="thread" if ended_by.thread != "MainThread" else _FATES.get(ended_by.source, "uncaught"),
         loader_worker=worker,
@@ -182,6 +186,12 @@ def cause_of(rank: RankEvidence, exception: RaisedException, evidence: Evidence)
 def _general_fix(at: Where | None) -> tuple[Advice, ...]:
     mend = Advice("mend-error") if at is None else Advice("mend-error-at", file=basename(at.file), line=at.line)
     return (mend, Advice("handle-on-all-ranks"))
+
+
+def _gist(line: str) -> str:
+    """Of a GPU's memory that ran out: what was asked for. Who held it is told in facts of its own."""
+    asked = _ASKED_OF_GPU.match(line)
+    return asked[0] if asked is not None else line
 
 
 def _short(line: str) -> str:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal
+from functools import cache
 
 from rankscope.diagnosis.advice import Advice
-
-Role = Literal["victim", "culprit", "neutral"]
+from rankscope.diagnosis.verdict import Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,10 +15,9 @@ class KnownError:
     """An error text of which it is known what it signifies."""
 
     name: str
-    pattern: re.Pattern[str]
-    meaning: str
+    """What it signifies is said in `report/words/known_errors.py` under this name."""
+    pattern: str
     role: Role
-    """Who wrote it suffered (victim), began it (culprit), or neither (neutral)."""
     cause: str | None = None
     fix: tuple[Advice, ...] = ()
     reference: str | None = None
@@ -28,11 +26,19 @@ class KnownError:
     waited: bool = False
     """Of a victim: its time ran out while it waited; otherwise its connection was lost."""
 
+    def fits(self, text: str) -> bool:
+        return _compiled(self.pattern).search(text) is not None
+
+
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    # When it is first needed: most jobs leave no error text, and to compile all of them takes longer than their rules.
+    return re.compile(pattern)
+
 
 def entry(
     name: str,
     pattern: str,
-    meaning: str,
     role: Role,
     cause: str | None = None,
     *fix: str,
@@ -41,6 +47,4 @@ def entry(
     waited: bool = False,
 ) -> KnownError:
     advice = tuple(map(Advice, fix))
-    return KnownError(
-        name, re.compile(pattern), meaning, role, cause, advice, reference, communication_only, waited=waited
-    )
+    return KnownError(name, pattern, role, cause, advice, reference, communication_only, waited)

@@ -11,14 +11,12 @@ SPECIAL: tuple[KnownError, ...] = (
     entry(
         "absurd-size",
         r"Tried to allocate more than 1EB",
-        "a size that an aborted collective left corrupt",
         "victim",
         reference="NVIDIA/nccl#1284",
     ),
     entry(
         "gpu-memory-full",
         r"CUDA out of memory|HIP out of memory|CUDA error: out of memory",
-        "the GPU's memory is full",
         "culprit",
         "out-of-memory-gpu",
         reference="modelscope/FunASR#2006",
@@ -26,7 +24,6 @@ SPECIAL: tuple[KnownError, ...] = (
     entry(
         "device-assertion",
         r"device-side assert",
-        "an assertion in a kernel of the program failed, mostly for an index that lies outside its tensor",
         "culprit",
         "exception",
         "launch-blocking",
@@ -35,7 +32,6 @@ SPECIAL: tuple[KnownError, ...] = (
     entry(
         "no-descriptor",
         r"received 0 items of ancdata|Too many open files|\[Errno 24\]",
-        "the process has no free file descriptor",
         "culprit",
         "fd-exhausted",
         "raise-open-files",
@@ -47,7 +43,6 @@ SPECIAL: tuple[KnownError, ...] = (
         r"(?s)/dev/shm.*No space left|No space left.*/dev/shm|posix_fallocate failed.*No space left"
         r"|shared memory\(shm\).*No space left|</?torch_\d+.*No space left|Error while creating shared memory segment"
         r"|workers are out of shared memory|Bus error.*shared memory",
-        "shared memory (/dev/shm) is full",
         "culprit",
         "shm-exhausted",
         "raise-shm",
@@ -58,7 +53,6 @@ SPECIAL: tuple[KnownError, ...] = (
         "disk-full",
         r"No space left on device|\[Errno 28\]|Disk quota exceeded|\[Errno 122\]"
         r"|inline_container\.cc.*unexpected pos \d+ vs \d+|PytorchStreamWriter failed writing",
-        "the disk is full",
         "culprit",
         "disk-full",
         "free-disk",
@@ -66,7 +60,6 @@ SPECIAL: tuple[KnownError, ...] = (
     entry(
         "static-tls-full",
         r"cannot allocate memory in static TLS block",
-        "the loader has no room left for the thread-local data of this library",
         "culprit",
         "out-of-memory-host",
         "import-it-first",
@@ -75,7 +68,6 @@ SPECIAL: tuple[KnownError, ...] = (
     entry(
         "library-not-mapped",
         r"failed to map segment from shared object(?!.*(?:Operation not permitted|Permission denied))",
-        "there was no address space left to load a library into",
         "culprit",
         "out-of-memory-host",
         *_MEMORY_FIX,
@@ -83,7 +75,6 @@ SPECIAL: tuple[KnownError, ...] = (
     entry(
         "host-memory-full",
         r"std::bad_alloc|[Cc]annot allocate memory|can't allocate memory|\[Errno 12\]",
-        "memory of the host is used up",
         "culprit",
         "out-of-memory-host",
         *_MEMORY_FIX,
@@ -92,7 +83,6 @@ SPECIAL: tuple[KnownError, ...] = (
         "port-taken",
         r"(?i)EADDRINUSE|address already in use|failed to listen on any local network address"
         r"|server socket has failed to bind",
-        "the port is taken",
         "culprit",
         "port-in-use",
         "find-port-owner",
@@ -102,7 +92,6 @@ SPECIAL: tuple[KnownError, ...] = (
     entry(
         "wrong-device",
         r"Duplicate GPU detected|invalid device ordinal",
-        "ranks and GPUs do not match",
         "culprit",
         "device-mapping",
         "set-device",
@@ -113,7 +102,6 @@ SPECIAL: tuple[KnownError, ...] = (
         "different-collectives",
         r"op\.preamble\.length <= op\.nbytes|Detected mismatch between collectives|collective mismatch error"
         r"|Mismatched collective detected|message truncated ?: receiving|caused by a collective mismatch around",
-        "ranks met with different collectives or sizes",
         "culprit",
         "collective-mismatch",
         "same-collectives-and-sizes",
@@ -123,14 +111,12 @@ SPECIAL: tuple[KnownError, ...] = (
     entry(
         "no-model-from-peer",
         r"has inconsistent 0 params",
-        "a peer never sent the description of its model",
         "victim",
         reference="X-PLUG/mPLUG-Owl#86",
     ),
     entry(
         "different-models",
         r"DDP expects same model across all ranks",
-        "the ranks built different models",
         "culprit",
         "collective-mismatch",
         "same-model",
@@ -138,7 +124,6 @@ SPECIAL: tuple[KnownError, ...] = (
     entry(
         "different-gradients",
         r"gradients are inconsistent between workers",
-        "the ranks' gradients differ",
         "culprit",
         "parameters-diverged",
         "read-table-of-gradients",
@@ -147,7 +132,6 @@ SPECIAL: tuple[KnownError, ...] = (
     entry(
         "unused-parameters",
         r"Expected to have finished reduction in the prior iteration",
-        "some parameters of this rank took no part in its loss",
         "culprit",
         "exception",
         "find-unused-parameters",
@@ -157,7 +141,6 @@ SPECIAL: tuple[KnownError, ...] = (
     entry(
         "cuda-after-fork",
         r"Cannot re-initialize CUDA in forked subprocess",
-        "CUDA was used before the process was forked",
         "culprit",
         "exception",
         "no-cuda-in-dataset",
@@ -166,7 +149,6 @@ SPECIAL: tuple[KnownError, ...] = (
     entry(
         "no-backend-for-device",
         r"No backend type associated with device type",
-        "a tensor of a device that the group's backend does not serve",
         "culprit",
         "exception",
         "backend-for-both",
@@ -174,7 +156,6 @@ SPECIAL: tuple[KnownError, ...] = (
     entry(
         "no-file-locks",
         r"\[Errno 37\] No locks available",
-        "the file system has no file locks",
         "culprit",
         "exception",
         "locks-on-local-disk",
@@ -183,7 +164,6 @@ SPECIAL: tuple[KnownError, ...] = (
     entry(
         "too-many-requests",
         r"429 Client Error|Too Many Requests",
-        "the hub limits the number of requests",
         "culprit",
         "exception",
         "download-once",
@@ -195,7 +175,6 @@ GENERAL: tuple[KnownError, ...] = (
     entry(
         "infiniband-link",
         r"status=12 opcode|vendor err 129|Got completion from peer",
-        "an InfiniBand link fails",
         "culprit",
         "comm-error",
         "look-at-link",
@@ -204,7 +183,6 @@ GENERAL: tuple[KnownError, ...] = (
     entry(
         "gpu-fault",
         r"Xid \(PCI|fallen off the bus",
-        "the driver reports a fault of the GPU",
         "culprit",
         "comm-error",
         "look-up-xid",
@@ -214,7 +192,6 @@ GENERAL: tuple[KnownError, ...] = (
         r"watchdog got stuck for|Heartbeat monitor timed out|ncclSystemError|ncclUnhandledCudaError"
         r"|ncclInternalError|CUDNN_STATUS"
         r"|ncclInvalidUsage|unhandled (?:system|cuda) error|Cuda failure \d+|CUDA error",
-        "CUDA or NCCL reports an error of this process",
         "culprit",
         "comm-error",
         *_CUDA_FIX,
@@ -222,67 +199,57 @@ GENERAL: tuple[KnownError, ...] = (
     entry(
         "one-element",
         r"OpType=ALLREDUCE, NumelIn=1, NumelOut=1\b",
-        "the collective of one element is usually a barrier",
         "neutral",
     ),
     entry(
         "waits-in-store-barrier",
         r"Waiting in store based barrier",
-        "ranks were missing at the initialisation of the group",
         "neutral",
         reference="ultralytics/yolov5#4409",
     ),
-    entry("no-ipv6", r"errno: 97 - Address family not supported", "IPv6 is off, which is usually harmless", "neutral"),
+    entry("no-ipv6", r"errno: 97 - Address family not supported", "neutral"),
     entry(
         "guessed-device",
         r"devices used by this process are currently unknown",
-        "a barrier guessed the GPU: set_device is missing",
         "neutral",
         reference="pytorch/pytorch#124714",
     ),
-    entry("stopped-by-launcher", r"closing signal SIGTERM", "the launcher stopped this process", "neutral"),
+    entry("stopped-by-launcher", r"closing signal SIGTERM", "neutral"),
     entry(
         "group-not-destroyed",
         r"process group has NOT been destroyed",
-        "it ended without destroy_process_group, harmless in itself",
         "neutral",
     ),
     entry(
         "tokenizers-forked",
         r"The current process just got forked, after parallelism has already been used",
-        "tokenizers were used before a fork, which can lock up workers",
         "neutral",
         reference="huggingface/tokenizers#187",
     ),
-    entry("waited-on-lock-file", r"Waited on lock file", "it waited for a lock file that may be left over", "neutral"),
+    entry("waited-on-lock-file", r"Waited on lock file", "neutral"),
     entry(
         "inference-worker-stuck",
         r"No available shared memory broadcast block found",
-        "a worker of the inference engine is stuck",
         "neutral",
     ),
     entry(
         "torch-names-a-rank",
         r"Culprit rank \d+; Error type",
-        "torch's own analyser names a rank; it can be wrong",
         "neutral",
     ),
     entry(
         "metric-without-state",
         r"method of metric .* was called before the",
-        "a metric has no state on this rank",
         "neutral",
     ),
     entry(
         "killed-by-sigkill",
         r"exitcode: -9\)|exits with return code = -9",
-        "a process was killed by SIGKILL, often by the memory killer",
         "neutral",
     ),
     entry(
         "memory-killer",
         r"Out of memory: Kill|Killed process \d+",
-        "the kernel's memory killer was at work",
         "neutral",
     ),
 )

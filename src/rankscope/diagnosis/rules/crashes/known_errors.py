@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from rankscope.diagnosis.rules.crashes.known_error import KnownError, Role
+from rankscope.diagnosis.rules.crashes.known_error import KnownError
 from rankscope.diagnosis.rules.crashes.known_error_table import GENERAL, SPECIAL
 from rankscope.diagnosis.rules.crashes.victim_errors import VICTIMS
+from rankscope.diagnosis.verdict import Role
 
 _TABLE = (*SPECIAL, *VICTIMS, *GENERAL)
 """The first that fits counts: the more special stand above the more general."""
@@ -28,7 +29,7 @@ def recognise(text: str, *, communication: bool = False) -> KnownError | None:
     """The first entry of the table that fits. `communication`: the text is known to come from torch.distributed."""
     from_torch = communication or speaks_of_communication(text)
     for known in _TABLE:
-        if (from_torch or not known.communication_only) and known.pattern.search(text):
+        if (from_torch or not known.communication_only) and known.fits(text):
             return known
     return None
 
@@ -40,7 +41,7 @@ def recognise_lines(lines: Iterable[str], roles: tuple[Role, ...] = ("victim", "
         if known.role not in roles:
             continue
         for line in written:
-            if known.pattern.search(line) and (not known.communication_only or speaks_of_communication(line)):
+            if known.fits(line) and (not known.communication_only or speaks_of_communication(line)):
                 return known
     return None
 
@@ -48,4 +49,4 @@ def recognise_lines(lines: Iterable[str], roles: tuple[Role, ...] = ("victim", "
 def neutral_errors(lines: Iterable[str]) -> tuple[KnownError, ...]:
     """Those among the lines that decide nothing, each once."""
     text = "\n".join(lines)
-    return tuple(known for known in _TABLE if known.role == "neutral" and known.pattern.search(text))
+    return tuple(known for known in _TABLE if known.role == "neutral" and known.fits(text))

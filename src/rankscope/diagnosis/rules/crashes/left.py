@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rankscope.diagnosis.advice import Advice
-from rankscope.diagnosis.facts import Fact
+from rankscope.diagnosis.facts import Fact, changed
 from rankscope.diagnosis.facts.endings import (
     EndedWith,
     HandledSignals,
@@ -97,8 +97,8 @@ def _after_exception(finding: Finding, rank: RankEvidence, left: LeftEarly, acco
     """The program caught an exception and ended well because of it: that line explains more than the one it left at."""
     if account.told.type == "KeyboardInterrupt":
         return finding
-    raised = replace(raised_fact(rank.rank, account), fate="caught")
-    left = replace(left, at=place_of(account) or left.at)
+    raised = changed(raised_fact(rank.rank, account), fate="caught")
+    left = changed(left, at=place_of(account) or left.at)
     return replace(finding, summary=left, because=(left, raised, *story(account, account.told)))
 
 
@@ -136,7 +136,7 @@ def _out_of_data(finding: Finding, rank: RankEvidence, evidence: Evidence) -> Fi
     short = short or _perhaps_short(rank, evidence)
     if short is None:
         return None
-    left = replace(finding.summary, out_of_data=True)
+    left = changed(finding.summary, out_of_data=True)
     return replace(
         finding,
         cause="uneven-data",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from rankscope.diagnosis.facts import changed
 from rankscope.diagnosis.facts.endings import Raised, RepeatsErrorOf
 from rankscope.diagnosis.finding import Finding
 from rankscope.diagnosis.rules.crashes.chains import first_line, short_type
@@ -78,7 +79,7 @@ def _moved(origin: Origin, rank: int, evidence: Evidence) -> Origin:
     """The same failure, as that of the rank that it belongs to."""
     seen = next(each for each in evidence.ranks if each.rank == rank)
     finding: Finding = origin.finding
-    facts = tuple(replace(fact, rank=rank) if isinstance(fact, Raised) else fact for fact in finding.because)
+    facts = tuple(changed(fact, rank=rank) if isinstance(fact, Raised) else fact for fact in finding.because)
     raised = next((fact for fact in facts if isinstance(fact, Raised)), finding.summary)
     culprit = rank_culprit(seen, raised, finding.culprits[0].where)
     moved = replace(finding, certainty="likely", culprits=(culprit,), summary=raised, because=facts)

@@ -13,20 +13,17 @@ VICTIMS: tuple[KnownError, ...] = (
         r"|failure detected by watchdog at work sequence"
         r"|Received a dump signal due to a collective timeout|Some NCCL operations have failed or timed out"
         r"|we are taking the entire process down|\[NCCL\] Timeout in \w+ operation",
-        "it waited in a collective until the timeout",
         "victim",
         waited=True,
     ),
     entry(
         "nccl-aborted",
         r"NCCL communicator was aborted|ncclRemoteError|remote process exiting prematurely",
-        "NCCL was aborted because of another process",
         "victim",
     ),
     entry(
         "local-rank-died",
         r"Connection closed by localRank \d+",
-        "a process on the same machine died",
         "victim",
         communication_only=True,
     ),
@@ -34,14 +31,12 @@ VICTIMS: tuple[KnownError, ...] = (
         "monitored-barrier",
         r"failed to pass monitoredBarrier|successfully reached monitoredBarrier|timed out in monitoredBarrier"
         r"|No ranks successfully processed in monitoredBarrier",
-        "it waited at a monitored barrier for another rank",
         "victim",
         waited=True,
     ),
     entry(
         "name-not-resolved",
         r"(?:gai error|Name or service not known|Temporary failure in name resolution)",
-        "the name of the master host does not resolve",
         "culprit",
         "address-unreachable",
         *_ADDRESS_FIX,
@@ -51,7 +46,6 @@ VICTIMS: tuple[KnownError, ...] = (
     entry(
         "master-does-not-answer",
         r"client socket has timed out after|client socket has failed to connect|Call to connect (?:timeout|failed)",
-        "the master's address does not answer",
         "neutral",
         "address-unreachable",
         *_ADDRESS_FIX,
@@ -63,21 +57,18 @@ VICTIMS: tuple[KnownError, ...] = (
         r"|Failed to (?:recv|send), (?:got|sent) 0 bytes|recvValue failed|sendValue failed"
         r"|Software caused connection abort"
         r"|[Cc]onnection closed by",
-        "the connection closed because a peer's process ended",
         "victim",
         communication_only=True,
     ),
     entry(
         "peer-timeout",
         r"Timed out waiting \d+ ?ms for (?:recv|send) operation|Timed out waiting \d+ms",
-        "it waited for a peer until the timeout",
         "victim",
         waited=True,
     ),
     entry(
         "pair-closed",
         r"Application timeout caused pair closure",
-        "another operation timed out first",
         "victim",
     ),
     entry(
@@ -85,14 +76,12 @@ VICTIMS: tuple[KnownError, ...] = (
         r"got error: Socket Timeout|Timeout waiting for key|wait timeout after \d+ ?ms"
         r"|store based barrier.*[Tt]imed out"
         r"|[Tt]imed out initializing process group in store based barrier|should dump\" flag on TCPStore",
-        "it waited in the store for another rank",
         "victim",
         waited=True,
     ),
     entry(
         "socket-timeout",
         r"Socket Timeout",
-        "it waited for a peer until the timeout",
         "victim",
         communication_only=True,
         waited=True,
@@ -100,7 +89,6 @@ VICTIMS: tuple[KnownError, ...] = (
     entry(
         "peers-unreachable",
         r"connectFullMesh failed|Connection refused",
-        "the ranks' own addresses do not reach each other",
         "culprit",
         "address-unreachable",
         *_ADDRESS_FIX,

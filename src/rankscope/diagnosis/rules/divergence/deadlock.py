@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from itertools import pairwise
 
 from rankscope.diagnosis import views
 from rankscope.diagnosis.advice import Advice
 from rankscope.diagnosis.divergence import find_divergence
+from rankscope.diagnosis.facts import changed
 from rankscope.diagnosis.facts.calls import GroupOrder, NewWay, NoDifferenceSeen, Perhaps
 from rankscope.diagnosis.finding import Finding, Possibility, Way
 from rankscope.diagnosis.rank_wait import Wait
@@ -52,7 +52,7 @@ def explain_deadlock(graph: WaitGraph, evidence: Evidence) -> Finding:
         wait.group for rank in knot if (wait := graph.states[rank].wait) is not None and wait.op not in POINT_TO_POINT
     )
     for group in sorted(waits, key=lambda group: (group != passed, -waits[group], group)):
-        divergence = find_divergence(group, graph.states) if group else None
+        divergence = graph.once(find_divergence, group) if group else None
         if divergence is not None and len(divergence.sides) > 1:
             return (
                 short_of_data(divergence, graph, code)
@@ -209,7 +209,7 @@ def _order_cycle(crossed: dict[str, tuple[int, ...]], graph: WaitGraph) -> Findi
     habit = (NewWay(guilty, min(unusual.values())),) if by_habit else ()
     every = tuple(sorted(rank for ranks in crossed.values() for rank in ranks))
     waits = tuple(
-        replace(waits_in(first, at=_called_at(first)), ranks=ranks)
+        changed(waits_in(first, at=_called_at(first)), ranks=ranks)
         for ranks in crossed.values()
         if (first := graph.states[ranks[0]])
     )

@@ -22,7 +22,7 @@ def explain_skipped_before_end(left: RankEvidence, evidence: Evidence, graph: Wa
         return None
     waiting = (graph.states[rank].wait for rank in graph.waiters_of(left.rank))
     for group in dict.fromkeys(wait.group for wait in waiting if wait is not None and wait.group):
-        for divergence in (find_divergence(group, graph.states), find_divergence_of_programs(group, graph.states)):
+        for divergence in (graph.once(find_divergence, group), graph.once(find_divergence_of_programs, group)):
             side = _side_of(left.rank, divergence)
             if divergence is None or side is None or side.event is None or not _skipped(side, divergence):
                 continue

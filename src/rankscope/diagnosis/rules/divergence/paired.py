@@ -20,7 +20,7 @@ def explain_paired_call(graph: WaitGraph, evidence: Evidence, certainty: Certain
     code = CodeReader(evidence)
     groups = dict.fromkeys(wait.group for rank in graph.waiting() if (wait := graph.states[rank].wait) is not None)
     for group in groups:
-        divergence = find_divergence(group, graph.states) if group else None
+        divergence = graph.once(find_divergence, group) if group else None
         if divergence is None or any(side.event is None for side in divergence.sides):
             continue
         decided = blame(divergence, graph.states, code)

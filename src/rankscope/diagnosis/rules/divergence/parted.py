@@ -103,7 +103,7 @@ def skipped(divergence: Divergence, decided: Blame, graph: WaitGraph, code: Code
         certainty="proven",
         culprits=tuple(culprits),
         summary=summary_of(divergence, decided),
-        because=(*because, now(graph)),
+        because=(*because, *([now(graph)] if graph.deadlocked else [])),
         fix=(Advice("same-collectives"), Advice("one-rank-works")),
         alternatives=(Possibility("collective-mismatch", "possible", Perhaps("calls-differ")),),
         references=("huggingface/accelerate#2690",),

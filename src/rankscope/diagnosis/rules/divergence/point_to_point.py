@@ -9,7 +9,7 @@ from rankscope.diagnosis import views
 from rankscope.diagnosis.advice import Advice
 from rankscope.diagnosis.blame import condition
 from rankscope.diagnosis.facts import Fact
-from rankscope.diagnosis.facts.calls import Circle, FewerMessages, MessageMissing, Perhaps, Skipped
+from rankscope.diagnosis.facts.calls import Circle, ExpectsMore, FewerMessages, MessageMissing, Perhaps, Skipped
 from rankscope.diagnosis.finding import Finding, Possibility, Suspect, Way
 from rankscope.diagnosis.rules.divergence.call_facts import message, message_suspect, suspect, waits_in
 from rankscope.diagnosis.source.reader import CodeReader
@@ -104,7 +104,8 @@ def message_missing(graph: WaitGraph, knot: frozenset[int], code: CodeReader) ->
     """A rank waits for one more of the messages that it has had many of, and its peer has gone on to a collective.
 
     Sends and receives are matched by their number alone: one too few may have been long ago, and nothing tells a send
-    that was left out from a receive too many. Nobody is named, unless the peer's own habit gives it away.
+    that was left out from a receive too many. Nobody is named, unless the peer's own habit gives it away, or two ranks
+    agree on the number against one.
     """
     for rank in sorted(knot):
         state = graph.states[rank]
@@ -119,20 +120,50 @@ def message_missing(graph: WaitGraph, knot: frozenset[int], code: CodeReader) ->
         left_out = {other: call for other in sorted(knot) if (call := _left_out(graph.states[other])) is not None}
         if short is None and _gone_on(peer) and left_out.keys() == {peer.rank}:
             return _skipped(peer.rank, left_out[peer.rank], graph, code, (*waits, missing))
+        more = _expects_more(state, peer, graph) if short is None else None
+        culprits = () if short is None else (_short_at(peer),)
+        reason: tuple[Fact, ...] = tuple(each for each in (short, more) if each is not None)
         return Finding(
             outcome="hang",
             cause="collective-skipped",
             certainty="proven",
-            culprits=() if short is None else (_short_at(peer),),
+            culprits=culprits if more is None else (message_suspect(state),),
             summary=missing,
-            because=(*waits, missing, *(() if short is None else (short,))),
+            because=(*waits, missing, *reason),
             fix=(Advice("same-messages"),),
             alternatives=(Possibility("uneven-data", "possible", Perhaps("fewer-batches")),),
-            ways=tuple(Way(wait.ranks, wait.where, wait) for wait in (missing.wait, missing.gone))
-            if short is None
-            else (),
+            ways=() if reason else tuple(Way(wait.ranks, wait.where, wait) for wait in (missing.wait, missing.gone)),
         )
     return None
+
+
+def _expects_more(state: State, peer: State, graph: WaitGraph) -> ExpectsMore | None:
+    """The peer has, in every step, exchanged as many messages with a third rank as with the one that waits; so it did
+    in this one, and both have gone on: two ranks agree on the number, and the one that waits expects more."""
+    by_step = _by_step(peer)
+    if len(by_step) <= _LEAST_HABIT or state.wait is None:
+        return None
+    steps = sorted(by_step)[1:]  # of the oldest, a part may be lost
+    for third in sorted(graph.deadlocked - {state.rank, peer.rank}):
+        wait = graph.states[third].wait
+        if wait is None or peer.wait is None or (wait.group, wait.op) != (peer.wait.group, peer.wait.op):
+            continue
+        if _left_out(peer) is not None and _left_out(graph.states[third]) is None:
+            continue  # the peer alone left out what it had always done next; at the end of a loop both do
+        if all(0 < by_step[step][third] == by_step[step][state.rank] for step in steps):
+            return ExpectsMore(state.rank, tuple(sorted((peer.rank, third))), by_step[steps[-1]][third])
+    return None
+
+
+def _by_step(state: State) -> dict[int, Counter[int]]:
+    """Optimizer step → with whom the rank exchanged messages in it, and how many; the steps that are known."""
+    calls = state.seen.progress.calls if state.seen is not None and state.seen.progress is not None else ()
+    found: dict[int, Counter[int]] = {}
+    for call in calls:
+        known = call.depth == 0 and call.peer >= 0 and call.step >= 0
+        if call.op in POINT_TO_POINT and known and call.left_at is not None:
+            found.setdefault(call.step, Counter())[call.peer] += 1
+    return found
 
 
 def _waits_for_message(state: State) -> bool:

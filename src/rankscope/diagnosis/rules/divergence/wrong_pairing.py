@@ -10,7 +10,7 @@ from rankscope.diagnosis.blame import Blame, blame, condition
 from rankscope.diagnosis.case import Case
 from rankscope.diagnosis.desync import Desync, find_desync, groups_of, paired, went_past
 from rankscope.diagnosis.divergence import Divergence, Side
-from rankscope.diagnosis.facts import Fact
+from rankscope.diagnosis.facts import Fact, changed
 from rankscope.diagnosis.facts.calls import (
     Called,
     Condition,
@@ -59,7 +59,7 @@ def stuck_since(earlier: Finding | None, found: Finding, case: Case) -> Finding:
 
 def _in_group(group: str, case: Case) -> Finding | None:
     states = case.graph.states
-    desync = find_desync(group, states)
+    desync = case.graph.once(find_desync, group)
     if desync is None or not went_past(desync, states):
         return None
     if desync.kind == "doubt":
@@ -222,7 +222,7 @@ def _skipped(divergence: Divergence, decided: Blame, case: Case) -> Finding:
         at, why = _passed_by(divergence, decided, case)
         reasons = (*reasons, *(each for each in why if each not in reasons))
         if isinstance(summary, Skipped):
-            summary = replace(summary, where=at or summary.where)
+            summary = changed(summary, where=at or summary.where)
         culprits = tuple(suspect(states[rank], summary, why[0].where if why else at) for rank in sorted(decided.ranks))
     else:
         culprits = _culprits(divergence, decided, calls, states)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 
+from rankscope.diagnosis.facts import changed
 from rankscope.diagnosis.facts.logs import ComparedBeforehand, ComparedCall, ComparedCallsDiffer, May, OddCall
 from rankscope.diagnosis.finding import Finding, Possibility, Way
 from rankscope.diagnosis.rules.offline import log_facts
@@ -73,7 +73,7 @@ def _tied(found: Sequence[Fingerprint], sides: tuple[ComparedCall, ...]) -> Find
         alternatives=_not_the_same_place(found),
         references=("modelscope/ms-swift#9443",),
         next=(DUMP,),
-        ways=tuple(Way(side.ranks, side.where, replace(side, ranks=(), where=None)) for side in sides),
+        ways=tuple(Way(side.ranks, side.where, changed(side, ranks=(), where=None)) for side in sides),
     )
 
 

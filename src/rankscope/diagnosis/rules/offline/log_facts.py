@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from rankscope.diagnosis.finding import Recognised
 from rankscope.diagnosis.rules.crashes.known_errors import recognise
-from rankscope.diagnosis.verdict import KnownMessage, SignOfLife
+from rankscope.diagnosis.verdict import SignOfLife
 from rankscope.evidence.model import Evidence, Log, LogLine
 
 _WORK = re.compile(r"WorkNCCL\(SeqNum=(\d+), OpType=(\w+), NumelIn=(\d+)")
@@ -79,19 +80,19 @@ def all_lines(evidence: Evidence) -> Iterator[tuple[int | None, LogLine]]:
     yield from sorted(lines, key=lambda pair: (pair[1].at is None, pair[1].at or 0.0, pair[1].order))
 
 
-def known_messages(evidence: Evidence, most: int = 40) -> tuple[KnownMessage, ...]:
-    """Each kind of known message of each rank once, with what it signifies."""
-    found: dict[tuple[int | None, str], KnownMessage] = {}
+def known_messages(evidence: Evidence, most: int = 40) -> tuple[Recognised, ...]:
+    """Each kind of known message of each rank once."""
+    found: dict[tuple[int | None, str], Recognised] = {}
     for rank, line in all_lines(evidence):
         message = recognise(line.text)
         if message is None:
             continue
-        key = (rank, message.meaning)
+        key = (rank, message.name)
         if key in found:
             continue
         text = line.text.strip()
         short = text if len(text) <= 240 else text[:237] + "..."
-        found[key] = KnownMessage(rank, short, message.meaning, message.role, line.count, line.at)
+        found[key] = Recognised(rank, short, message.name, message.role, line.count, line.at)
         if len(found) >= most:
             break
     return tuple(found.values())

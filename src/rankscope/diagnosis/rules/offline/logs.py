@@ -136,7 +136,7 @@ def explain_known_culprit(evidence: Evidence) -> Finding | None:
         message = recognise(line.text)
         if message is None or message.role != "culprit" or message.cause is None:
             continue
-        wrote = WroteKnown(rank, message.meaning, line.text.strip()[:200])
+        wrote = WroteKnown(rank, message.name, line.text.strip()[:200])
         return Finding(
             outcome="hang" if message.cause in ("collective-skipped", "rank-missing") else "crash",
             cause=message.cause,
@@ -158,7 +158,7 @@ def explain_only_victims(evidence: Evidence) -> Finding | None:
     for rank, line in log_facts.all_lines(evidence):
         message = recognise(line.text)
         if message is not None and message.role == "victim":
-            victims.setdefault(rank, message.meaning)
+            victims.setdefault(rank, message.name)
             waited = waited or message.waited
     if not victims:
         return None
@@ -170,7 +170,7 @@ def explain_only_victims(evidence: Evidence) -> Finding | None:
         certainty="possible",
         culprits=(),
         summary=OnlySuffered(ranks, next(iter(victims.values()))),
-        because=tuple(Suffered(rank, meaning) for rank, meaning in list(victims.items())[:5]),
+        because=tuple(Suffered(rank, known) for rank, known in list(victims.items())[:5]),
         fix=(
             *((Advice("give-it-more-time"), Advice("without-mixed-precision")) if gathers else ()),
             Advice("all-logs-together"),

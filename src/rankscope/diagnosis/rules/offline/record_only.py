@@ -92,7 +92,7 @@ def _not_joined(
     call = _call_of(first)
     code = CodeReader(evidence)
     decided = None
-    divergence = find_divergence(wait.group, graph.states)
+    divergence = graph.once(find_divergence, wait.group)
     if divergence is not None and len(divergence.sides) > 1:
         decided = blame(divergence, graph.states, code)
     readable = any(source.file == frame.file for source in evidence.sources for frame in wait.site[:1])
@@ -222,7 +222,7 @@ def _never_match(finding: Finding, graph: WaitGraph) -> bool:
     if finding.cause not in ("collective-mismatch", "collective-skipped"):
         return False
     for group in {state.wait.group for state in graph.states.values() if state.wait is not None and state.wait.group}:
-        divergence = find_divergence(group, graph.states)
+        divergence = graph.once(find_divergence, group)
         if divergence is not None and _all_entered(divergence.sides):
             signatures = {side.event.signature() for side in divergence.sides if side.event is not None}
             if len(signatures) > 1:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from rankscope.diagnosis.advice import Advice
-from rankscope.diagnosis.facts import Fact
+from rankscope.diagnosis.facts import Fact, changed
 from rankscope.diagnosis.facts.standing import (
     AwaitsBatch,
     AwaitsFileLock,
@@ -118,7 +116,7 @@ def _doing(worker: ChildProcess, evidence: Evidence, rank: RankEvidence) -> Fact
         return AwaitsFileLock(newest.waits_for_lock.path, newest.waits_for_lock.kind)
     outside = outside_of(newest, rank.environment) if newest is not None else None
     if outside is not None:
-        return replace(outside, call=library_call(frames))
+        return changed(outside, call=library_call(frames))
     if in_lock(frames, newest, evidence):
         return AwaitsLock()
     return StandsIn(call=library_call(frames), syscall=newest.syscall.name if newest and newest.syscall else None)

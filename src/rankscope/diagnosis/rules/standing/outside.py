@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 from rankscope.diagnosis.advice import Advice
-from rankscope.diagnosis.facts import Fact
+from rankscope.diagnosis.facts import Fact, changed
 from rankscope.diagnosis.facts.standing import Does, InSyscall, Outside, Sleeps
 from rankscope.diagnosis.rules.standing.frames import above_user, in_module, library_call
 from rankscope.diagnosis.rules.standing.frozen import NETWORK_FILE_SYSTEMS
@@ -54,7 +53,7 @@ def blocked_call(rank: RankEvidence) -> Stand | None:
     if outside.wants == "input" and any(in_module(frame, "asyncio/") for frame in above_user(frames)):
         outside = Outside("event-loop")
     asleep = outside.wants == "sleep"
-    doing: Fact = Sleeps(at) if asleep else replace(outside, call=library_call(frames))
+    doing: Fact = Sleeps(at) if asleep else changed(outside, call=library_call(frames))
     call = sample.syscall
     return Stand(
         cause="blocked-call",

@@ -17,11 +17,11 @@
       const selection = getSelection();
       selection.removeAllRanges();
       selection.addRange(range);
-      tell(document.execCommand("copy") ? "Copied" : "Selected: press Ctrl-C");
+      tell(document.execCommand("copy") ? button.dataset.copied : button.dataset.selected);
     };
     button.addEventListener("click", () => {
       if (!navigator.clipboard) { bySelection(); return; }
-      navigator.clipboard.writeText(text.textContent).then(() => tell("Copied"), bySelection);
+      navigator.clipboard.writeText(text.textContent).then(() => tell(button.dataset.copied), bySelection);
     });
   }
 
@@ -48,7 +48,7 @@
         box.classList.toggle("miss", wanted !== "" && here === 0);
         box.open = wanted === "" ? open : here > 0;
       }
-      found.textContent = wanted === "" ? "" : `${hits} line${hits === 1 ? "" : "s"}`;
+      found.textContent = wanted === "" ? "" : hits === 1 ? found.dataset.one : found.dataset.many.replace("#", hits);
     };
     field.addEventListener("input", () => { clearTimeout(pending); pending = setTimeout(look, 80); });
   }

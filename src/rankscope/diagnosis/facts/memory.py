@@ -1,0 +1,60 @@
+"""What filled a GPU whose memory ran out."""
+
+from __future__ import annotations
+
+from rankscope.diagnosis.facts import Fact
+
+
+class GpuFilled(Fact, frozen=True):
+    """What torch's allocator held in the rank, in bytes; 0 where it is not known."""
+
+    rank: int
+    device: int
+    asked: int
+    total: int
+    free: int
+    allocated: int
+    idle: int
+    """Kept by the allocator and not in use."""
+    allowed: int = 0
+    """A limit that the program has set for itself."""
+
+
+class GpuShared(Fact, frozen=True):
+    """Other processes held a good part of the same GPU."""
+
+    bytes: int
+    """All of them together."""
+    pids: tuple[int, ...]
+    """The largest first."""
+    ranks: tuple[int, ...] = ()
+    """Those of them that are ranks of this job."""
+
+
+class GpuGrew(Fact, frozen=True):
+    """What the rank had allocated grew from step to step."""
+
+    rank: int
+    bytes_per_step: int
+    steps: int
+    first: int
+    """Bytes after the first step."""
+
+
+class LiveTensors(Fact, frozen=True):
+    """The largest tensors that the program itself still held, equal ones counted together."""
+
+    rank: int
+    kinds: tuple[tuple[int, str, int], ...]
+    """Number, shape and type, bytes of all of them."""
+    in_all: int
+    """Bytes of all tensors that Python could reach."""
+    allocated: int
+
+
+class HeldAt(Fact, frozen=True):
+    """Lines of the program that allocated what was held, as torch's own history of allocations says."""
+
+    rank: int
+    lines: tuple[tuple[str, int], ...]
+    """`train.py:45 main` and bytes, the largest first."""
