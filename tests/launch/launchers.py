@@ -22,8 +22,6 @@ class Launcher:
     """How a rank is known."""
     before_joining: str
     """What is known of a rank that has not joined a process group."""
-    not_run: frozenset[str] = frozenset()
-    """Faults that the table has no figures of yet."""
     package: str = ""
     """Of Python, which nothing here installs."""
     fixture: str = ""
@@ -155,7 +153,6 @@ LAUNCHERS = (
         (sys.executable, str(PROGRAMS / "ray_train.py")),
         "by joining",
         "nothing: a worker's process is known when it joins",
-        not_run=frozenset({"crash", "frozen"}),
         package="ray.train.v2",
         env=(("RAY_DEDUP_LOGS", "0"), ("RAY_TRAIN_V2_ENABLED", "1")),
     ),

@@ -82,7 +82,10 @@ class CallRecorder:
         self.backward_heard = False
         """Somebody listens to backward passes."""
         self.on_left: Callable[[str, float, int], None] | None = None
-        """Told of each outermost call that was left, other than backward passes: name, seconds, thread."""
+        """Told of each outermost call that was left, other than backward passes, and of those that a backward pass
+        makes, as FSDP's do: name, seconds, thread."""
+        self._in_call: set[int] = set()
+        """Threads that are inside of a call other than a backward pass."""
         self.enabled = True
 
     def before(self, op: str, first: Callable[[tuple[Any, ...], dict[str, Any]], None]) -> None:
@@ -119,6 +122,8 @@ class CallRecorder:
             group, peer, tensor, note = read(args, kwargs) if read is not None else _NOTHING_READ
             thread = _thread.get_native_id()
             depth = self.depths.deeper()
+            if depth == 0 and op is not BACKWARD:
+                self._in_call.add(thread)
             seq = 0
             if depth == 0 and group and op not in POINT_TO_POINT:
                 seq = self._sequence.get(group, 0) + 1
@@ -158,7 +163,10 @@ class CallRecorder:
             index, thread = token
             depth = self.depths.shallower()
             seconds = self._page.leave(index, failed)
-            if depth == 0 and op is not BACKWARD and self.on_left is not None:
+            inside = depth == 1 and thread not in self._in_call
+            if depth == 0:
+                self._in_call.discard(thread)
+            if (inside or (depth == 0 and op is not BACKWARD)) and self.on_left is not None:
                 self.on_left(op, seconds, thread)
             for then in self.told_after.get(op, ()):
                 then(failed)
