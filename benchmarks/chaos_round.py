@@ -246,7 +246,7 @@ def fill(disk: Path) -> None:
 def wait(it: Round, job: list[Node]) -> None:
     """Until the commands end: at most so long after the last rank has. What this loop itself lost does not count."""
     begun = last = time.monotonic()
-    alone, seen = 0.0, any(ranks_in(node.run) for node in job)
+    alone, seen, told = 0.0, any(ranks_in(node.run) for node in job), False
     while any(node.process.poll() is None for node in job):
         time.sleep(0.1)
         now = time.monotonic()
@@ -254,7 +254,13 @@ def wait(it: Round, job: list[Node]) -> None:
         seen |= alive
         alone = 0.0 if alive else alone + min(now - last, 0.3)
         last = now
-        if alone > (END_S if seen else START_S):
+        if not seen and not told and alone > END_S and any(node.process.poll() is not None for node in job):
+            # A node whose partner was struck before they met waits for another one, as told: the user ends it.
+            told, alone = True, 0.0
+            for node in job:
+                if node.process.poll() is None:
+                    send(node.process.pid, signal.SIGTERM)
+        if alone > (END_S if seen or told else START_S):
             it.faults.append(f"no end within {END_S:.0f} s of its job")
             break
         if now - begun > LIMIT_S:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import json
 import os
@@ -18,8 +19,10 @@ from typing import Any
 
 import pytest
 
-import searching  # noqa: F401  loads the profile that all properties are searched with
 from in_tmux import tmux  # noqa: F401  a fixture for all
+
+if importlib.util.find_spec("hypothesis") is not None:  # a machine with a GPU may have little else
+    import searching  # noqa: F401  loads the profile that all properties are searched with
 
 MARK = "RANKSCOPE_TEST_MARK"
 MOST_SECOND_LOOKS = 5

@@ -183,13 +183,14 @@ RUNNING: dict[str, Way] = {
     "python benchmarks/overhead.py --starts 30 --pairs 12": Way(
         shows="--pairs", instead="python benchmarks/overhead.py --help", because="takes minutes on a quiet machine"
     ),
-    "python benchmarks/chaos.py --rounds 200 --jobs 2 --out chaos": Way(
+    "python benchmarks/chaos.py --rounds 200 --jobs 2 --out benchmarks/results/chaos.jsonl": Way(
         shows="--rounds", instead="python benchmarks/chaos.py --help", because="takes an hour"
     ),
-    "python benchmarks/chaos.py --table chaos": Way(shows="rounds with a fault"),
-    "python benchmarks/fuzz.py --inputs 1000000 --out fuzz.json": Way(
+    "python benchmarks/chaos.py --table benchmarks/results/chaos.jsonl": Way(shows="rounds with a fault"),
+    "python benchmarks/fuzz.py --inputs 1000000 --out benchmarks/results/fuzz.json": Way(
         shows="--inputs", instead="python benchmarks/fuzz.py --help", because="takes an hour"
     ),
+    "python benchmarks/fuzz.py --words benchmarks/results/fuzz.json": Way(shows="By reader"),
     "python benchmarks/step_cost.py --seconds 60 --starts 3": Way(
         shows="--seconds", instead="python benchmarks/step_cost.py --help", because="takes minutes on a quiet machine"
     ),

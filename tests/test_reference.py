@@ -75,3 +75,11 @@ def test_advice_of_the_table_needs_nothing_to_be_filled_in() -> None:
     for cause in CAUSES.values():
         for key in (*cause.fix, *filter(None, [cause.confirm])):
             assert "{" not in ADVICE[key], key
+
+
+def test_every_test_that_the_page_on_reliability_names_exists() -> None:
+    page = (REPOSITORY / "docs" / "reliability.md").read_text()
+    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", page)
+    assert len(named) > 10
+    for file, test in named:
+        assert f"def {test or 'test_'}" in (REPOSITORY / file).read_text(), f"{file}::{test}"

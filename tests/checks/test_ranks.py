@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -36,6 +37,25 @@ def free_port() -> int:
 def environment(rank: int, world: int, port: int, **more: str) -> dict[str, str]:
     own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
     return {**own, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1", **more}
+
+
+STARTS = """
+import time
+from rankscope.checks.child import Child
+print(Child(["-c", "import time; time.sleep(600)"]).process.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_check_that_is_killed_leaves_no_ranks_behind() -> None:
+    with subprocess.Popen([sys.executable, "-c", STARTS], stdout=subprocess.PIPE) as check:
+        assert check.stdout is not None
+        watched = os.pidfd_open(int(check.stdout.readline()))
+        try:
+            check.kill()
+            assert select.select([watched], [], [], 20.0)[0], "the rank outlived its check"
+        finally:
+            os.close(watched)
 
 
 @pytest.mark.slow

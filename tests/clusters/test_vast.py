@@ -75,6 +75,8 @@ def test_job_runs_on_a_rented_machine_and_its_exit_code_and_results_come_back(
     assert (place.results / "job.log").read_text() == shown
     assert (place.results / "run/verdict.json").exists()
     assert (place.results / "work/best.pt").read_text() == "weights"
+    (entries,) = (place.machine / "own").glob("rankscope-*.dist-info/entry_points.txt")
+    assert "train = rankscope.train.verbs:TRAIN" in entries.read_text(), "without it there is no verb 'train' there"
     assert not (place.machine / "work/.git").exists()
     assert not (place.machine / "work/runs").exists()
     assert server.instances == {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from rankscope.launch import entry, options
 from rankscope.launch.folder import make_run_folder
 from rankscope.launch.watched import options as watch_options
 from rankscope.report import top
+from rankscope.testing.mark import read_mark
 
 WRONG_USES: tuple[tuple[str, str], ...] = (
     ("trian", "did you mean 'train'?"),
@@ -374,3 +376,24 @@ def test_a_program_below_a_process_with_several_jobs_is_asked_for(
     monkeypatch.setattr(top, "job_of_pids", several)
     assert main(["top", str(os.getpid())]) == 2
     assert "say which one: rankscope top PID" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("mark", "instead"),
+    [
+        (pytest.mark.ranks(), "takes the number of ranks"),
+        (pytest.mark.ranks(2, 3), "takes the number of ranks"),
+        (pytest.mark.ranks(2, tiemout=3), "and no tiemout"),
+        (pytest.mark.ranks("two"), "give 1 rank or more"),
+        (pytest.mark.ranks(2.5), "give 1 rank or more"),
+        (pytest.mark.ranks(1_000_000), "give at most 1024"),
+        (pytest.mark.ranks(2, timeout=-1), "give seconds, as timeout=300"),
+        (pytest.mark.ranks(2, timeout="soon"), "give seconds, as timeout=300"),
+        (pytest.mark.ranks(2, stall=float("nan")), "give seconds, as stall=5"),
+        (pytest.mark.ranks(2, backend=""), "write backend='gloo' or 'nccl'"),
+    ],
+    ids=str,
+)
+def test_a_wrong_mark_says_what_to_write(mark: pytest.MarkDecorator, instead: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(instead)):
+        read_mark(mark.mark)

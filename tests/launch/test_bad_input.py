@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from conftest import COMMAND, Ended, Rankscope
-from rankscope.cli import USAGE
+from rankscope.cli import usage
 
 GOOD = "print('started')\n"
 
@@ -82,7 +82,7 @@ def test_unknown_verb_is_one_line_with_the_nearest(rankscope: Rankscope) -> None
 
 def test_help_needs_no_torch_and_no_verb_is_a_mistake(rankscope: Rankscope) -> None:
     ended = rankscope.command(*COMMAND, "--help").wait(20.0)
-    assert (ended.code, ended.out.decode(), ended.err) == (0, USAGE, b"")
+    assert (ended.code, ended.out.decode(), ended.err) == (0, usage(), b"")
     assert rankscope.command(*COMMAND).wait(20.0).code == 2
     probe = "import sys; from rankscope.cli import main; main(['--help']); print('torch' in sys.modules)"
     shown = subprocess.run([sys.executable, "-c", probe], capture_output=True, timeout=20, check=True).stdout

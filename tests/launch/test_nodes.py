@@ -20,7 +20,19 @@ from conftest import COMMAND, Rankscope, Started, kill, wait_until
 from namespaces import Host, hosts, why_not
 from rankscope.diagnosis.verdict import Verdict
 from rankscope.door import Door, knock
-from rankscope.evidence.model import Call, Collective, Evidence, NodeEvidence, Progress, RankEvidence
+from rankscope.evidence.model import (
+    Call,
+    Collective,
+    Evidence,
+    Frame,
+    NodeEvidence,
+    ProcessSample,
+    Progress,
+    RankEvidence,
+    StackSample,
+    Syscall,
+    Thread,
+)
 from rankscope.launch.events import Ruled, TellNodes
 from rankscope.launch.nodes.channel import Channel, ChannelLost, serves
 from rankscope.launch.nodes.exchange import Exchange
@@ -282,6 +294,25 @@ def test_slow_launcher_of_ranks_that_go_on_is_nobodys_fault() -> None:
     """Nobody waits for the ranks of the node that does not answer."""
     nodes = (NodeEvidence("a", (0,), "answered"), NodeEvidence("b", (1,), "frozen", 7, 9.0, "a"))
     assert conclude(evidence(rank(0, "a"), world=2, nodes=nodes)).outcome == "ok"
+
+
+@pytest.mark.parametrize(("address", "blamed"), [("10.0.0.1", []), ("10.0.0.9", [1])])
+def test_a_connection_of_the_ranks_own_to_a_lost_machine_is_no_call_outside_of_the_job(
+    address: str, blamed: list[int]
+) -> None:
+    """Found by chaos: ranks that talk over sockets of their own, cut off from each other."""
+    call = Syscall("recvfrom", 3, "tcp 10.0.0.2:43938 -> 10.0.0.1:36785")
+    samples = tuple(ProcessSample(at, "S", 1.0, 10, 10, 1 << 20, syscall=call) for at in (99.0, 99.8))
+    thread = Thread(7, "MainThread", True, (Frame("main", "/job/train.py", 29, True),))
+    stacks = tuple(StackSample(at, (thread,), "py-spy") for at in (99.0, 99.8))
+    waiting = rank(1, "node-1", processes=samples, stacks=stacks, still_for_s=34.0)
+    lost = NodeEvidence("node-0", (0,), "unreachable", 41, 34.0, "node-1", True, address)
+    here = NodeEvidence("node-1", (1,), "answered", 42, None, "node-1", True, "10.0.0.2")
+    seen = evidence(waiting, world=2, nodes=(lost, here), speaker=False, stall_after_s=30.0)
+    verdict = conclude(seen)
+    assert verdict.outcome == "hang"
+    assert [culprit.rank for culprit in verdict.culprits] == blamed
+    assert verdict.cause == ("blocked-call" if blamed else "address-unreachable")
 
 
 def test_door_tells_alive_from_frozen_gone_and_unreachable() -> None:

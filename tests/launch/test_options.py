@@ -184,7 +184,7 @@ def test_our_options_before_the_script_are_ours(tmp_path: Path) -> None:
 def test_the_job_is_launched_as_torchrun_would(
     arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    script = write_script(tmp_path)
+    script = "torch.utils" if "--module" in arguments else write_script(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     expected = torchruns_launch([*arguments, script, "--lr", "1"], monkeypatch)
     config, entry, entry_arguments = options.launch_config(options.parse([*arguments, script, "--lr", "1"]))
@@ -283,5 +283,5 @@ def test_port_of_the_page_may_be_left_out(
 
 def test_page_that_is_no_port_is_a_mistake(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
-    with pytest.raises(UsageError, match="--page=99999: give a port"):
+    with pytest.raises(UsageError, match="--page 99999: give a port up to 65535"):
         options.parse(["--page=99999", str(tmp_path / "train.py")])

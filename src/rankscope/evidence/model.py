@@ -506,6 +506,8 @@ class NodeEvidence:
     """The host that found it so."""
     verified: bool = True
     """What it said was under the seal of the job's key: nobody else can have said it."""
+    address: str = ""
+    """By which the others reach it; empty where that was not kept."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,7 @@ def _refuse_program(program: str) -> None:
 
 def _refuse_module(name: str) -> None:
     if name.endswith(".py") or "/" in name:
-        module = name.removesuffix(".py").strip("/").replace("/", ".")
+        module = Path(name).stem if Path(name).is_absolute() else ".".join(Path(name).with_suffix("").parts)
         raise UsageError(f"-m takes the name of a module, not a file: write -m {module}, or leave -m out")
     if not all(name.split(".")):
         raise UsageError(f"-m {name}: write the name of a module, as in -m package.train")

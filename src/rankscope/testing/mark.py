@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 _PARAMETERS = frozenset({"backend", "timeout", "stall"})
+MOST_RANKS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +32,22 @@ def read_mark(mark: pytest.Mark) -> Wanted:
     number: Any = mark.args[0]
     if not isinstance(number, int) or isinstance(number, bool) or number < 1:
         raise ValueError(f"@pytest.mark.ranks({number!r}): give 1 rank or more")
+    if number > MOST_RANKS:
+        raise ValueError(f"@pytest.mark.ranks({number}): all of them run on this machine; give at most {MOST_RANKS}")
+    backend = mark.kwargs.get("backend")
+    if backend is not None and (not isinstance(backend, str) or not backend):
+        raise ValueError(f"@pytest.mark.ranks(backend={backend!r}): write backend='gloo' or 'nccl'")
     return Wanted(
         ranks=number,
-        backend=mark.kwargs.get("backend"),
-        timeout_s=float(mark.kwargs.get("timeout", 300.0)),
-        stall_s=max(1.0, float(mark.kwargs.get("stall", 5.0))),
+        backend=backend,
+        timeout_s=_seconds(mark, "timeout", 300.0),
+        stall_s=max(1.0, _seconds(mark, "stall", 5.0)),
     )
+
+
+def _seconds(mark: pytest.Mark, name: str, otherwise: float) -> float:
+    given: Any = mark.kwargs.get(name, otherwise)
+    fits = isinstance(given, (int, float)) and not isinstance(given, bool)
+    if not fits or not 0 < given < float("inf"):
+        raise ValueError(f"@pytest.mark.ranks({name}={given!r}): give seconds, as {name}={otherwise:g}")
+    return float(given)

@@ -448,7 +448,8 @@ class Exchange:
         elif door is not None:
             state = "silent" if door == "alive" else door
         silent = None if answered else self._silent_s(node)
-        return NodeEvidence(hello.host, hello.ranks, state, hello.pid, silent, self.own.host, self._knows(node))
+        knows = self._knows(node)
+        return NodeEvidence(hello.host, hello.ranks, state, hello.pid, silent, self.own.host, knows, hello.address)
 
     def _knows(self, node: int) -> bool:
         """Whether it is the job's own node beyond doubt."""

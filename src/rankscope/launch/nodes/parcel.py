@@ -53,7 +53,7 @@ def pack(evidence: Evidence, clock_off_s: float = 0.0, newest: int = NEWEST) -> 
 
 
 def unpack(data: bytes, ranks: Sequence[int] | None = None) -> Parcel:
-    """Of a node that has these ranks; of others nothing is taken. Raises TooMuch."""
+    """Of a node that has these ranks, and no others. Raises TooMuch."""
     text = plain_json(unpacked(data, MOST_RANKS if ranks is None else len(ranks)))
     try:
         parcel = msgspec.json.decode(text, type=Parcel)
@@ -63,12 +63,10 @@ def unpack(data: bytes, ranks: Sequence[int] | None = None) -> Parcel:
         raise TooMuch("a parcel whose parts are of other ranks")
     if ranks is None:
         return parcel
-    own = set(ranks)
-    taken = [(seen, of) for seen, of in zip(parcel.evidence.ranks, parcel.ranks, strict=True) if seen.rank in own]
-    evidence = replace(
-        parcel.evidence, ranks=tuple(seen for seen, _ in taken), hosts=parcel.evidence.hosts[:1], nodes=()
-    )
-    return Parcel(evidence, tuple(of for _, of in taken), parcel.sources)
+    if not {seen.rank for seen in parcel.evidence.ranks} <= set(ranks):
+        raise TooMuch("a parcel with ranks of other nodes")
+    evidence = replace(parcel.evidence, hosts=parcel.evidence.hosts[:1], nodes=())
+    return msgspec.structs.replace(parcel, evidence=evidence)
 
 
 def merge(own: Evidence, others: Sequence[Evidence], nodes: tuple[NodeEvidence, ...]) -> Evidence:

@@ -1,9 +1,9 @@
 """What many ranks have in common travels once: parts of evidence, kept on the store under the hash of their content.
 
-A parcel holds what is a rank's own and names its parts. Whoever sends one leaves the parts that are not there yet;
-whoever reads it fetches those that he does not have. Equal sequences of calls, equal stacks and equal texts of
-thousands of ranks are one part each, and one object in the memory of the node that diagnoses. Of a rank that stands
-still the second look finds nearly everything known.
+A parcel names its parts. Whoever sends one leaves the parts that are not there yet; whoever reads it fetches those that
+he does not have. Equal sequences of calls, equal stacks and equal texts of thousands of ranks are one part each, and
+one object in the memory of the node that diagnoses; the times at which its ranks came and went are one part of each
+node. Of ranks that stand still the second look finds nearly everything known.
 
 The hash stands in the parcel, which is sealed: a part with any other content is refused.
 """
@@ -40,11 +40,13 @@ MOST_CALLS = 4096
 _KEPT_BYTES = 64 << 20
 """Of texts whose values are remembered from look to look."""
 _NAME_LENGTH = 40
+OwnOfCalls = tuple[list[int], list[float], list[float | None]]
+OwnOfCollectives = tuple[list[int], list[int], list[float], list[float | None], list[float | None]]
+"""Column by column, what differs from rank to rank where they do the same."""
 KINDS: dict[str, Any] = {
     "calls": tuple[Call, ...],
-    "calls, own": tuple[list[int], list[float], list[float | None]],
     "collectives": tuple[Collective, ...],
-    "collectives, own": tuple[list[int], list[int], list[float], list[float | None], list[float | None]],
+    "own": tuple[tuple[OwnOfCalls | None, OwnOfCollectives | None], ...],
     "threads": tuple[Thread, ...],
     "texts": tuple[str, ...],
     "environment": dict[str, str],
@@ -82,10 +84,10 @@ class Sample(msgspec.Struct, frozen=True, array_like=True):
 
 
 class OfRank(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The parts of a rank, by name; of both sequences what ranks have in common, and what is the rank's own."""
+    """The parts of a rank, by name; of both sequences what ranks have in common."""
 
-    calls: tuple[str, str] | None = None
-    collectives: tuple[str, str] | None = None
+    calls: str | None = None
+    collectives: str | None = None
     called_groups: str | None = None
     stacks: tuple[Sample, ...] = ()
     earlier_stacks: tuple[Sample, ...] = ()
@@ -98,15 +100,16 @@ class Parcel(msgspec.Struct, frozen=True):
     evidence: Evidence
     ranks: tuple[OfRank, ...]
     sources: str
+    own: str
+    """What is each rank's own in its sequences, in the order of `ranks`."""
 
     def parts(self) -> dict[str, str]:
         """Name → kind."""
-        found = {self.sources: "sources"}
+        found = {self.sources: "sources", self.own: "own"}
         for rank in self.ranks:
             for kind in ("calls", "collectives"):
-                common, own = getattr(rank, kind) or (None, None)
-                if common is not None and own is not None:
-                    found |= {common: kind, own: f"{kind}, own"}
+                if (name := getattr(rank, kind)) is not None:
+                    found[name] = kind
             if rank.called_groups is not None:
                 found[rank.called_groups] = "groups"
             found |= {sample.threads: "threads" for sample in (*rank.stacks, *rank.earlier_stacks)}
@@ -127,14 +130,20 @@ def split(evidence: Evidence) -> tuple[Parcel, dict[str, bytes]]:
 
     ranks = tuple(_of_rank(seen, put) for seen in evidence.ranks)
     rest = replace(evidence, ranks=tuple(map(_without_parts, evidence.ranks)), sources=())
-    return Parcel(rest, ranks, put("sources", evidence.sources)), parts
+    own = put("own", [_own(seen) for seen in evidence.ranks])
+    return Parcel(rest, ranks, put("sources", evidence.sources), own), parts
+
+
+def _own(seen: RankEvidence) -> list[list[list[Any]] | None]:
+    calls = seen.progress.calls if seen.progress is not None else ()
+    both = ((calls, _OWN_OF_CALL), (seen.collectives, _OWN_OF_COLLECTIVE))
+    return [[[getattr(entry, name) for entry in entries] for name in own] if entries else None for entries, own in both]
 
 
 def _of_rank(seen: RankEvidence, put: Callable[[str, object], str]) -> OfRank:
-    def both(kind: str, entries: tuple[E, ...], own: tuple[str, ...]) -> tuple[str, str]:
+    def common(kind: str, entries: tuple[E, ...], own: tuple[str, ...]) -> str:
         nothing = {name: _NOTHING_OWN[name] for name in own}
-        common = put(kind, [replace(entry, **nothing) for entry in entries])
-        return common, put(f"{kind}, own", [[getattr(entry, name) for entry in entries] for name in own])
+        return put(kind, [replace(entry, **nothing) for entry in entries])
 
     def sample(stack: StackSample) -> Sample:
         threads = put("threads", [replace(thread, tid=0) for thread in stack.threads])
@@ -142,8 +151,8 @@ def _of_rank(seen: RankEvidence, put: Callable[[str, object], str]) -> OfRank:
 
     progress = seen.progress
     return OfRank(
-        calls=both("calls", progress.calls, _OWN_OF_CALL) if progress is not None and progress.calls else None,
-        collectives=both("collectives", seen.collectives, _OWN_OF_COLLECTIVE) if seen.collectives else None,
+        calls=common("calls", progress.calls, _OWN_OF_CALL) if progress is not None and progress.calls else None,
+        collectives=common("collectives", seen.collectives, _OWN_OF_COLLECTIVE) if seen.collectives else None,
         called_groups=put("groups", progress.groups) if progress is not None and progress.groups else None,
         stacks=tuple(map(sample, seen.stacks)),
         earlier_stacks=tuple(map(sample, seen.earlier_stacks)),
@@ -174,8 +183,8 @@ class Library:
 
     def __init__(self) -> None:
         self._values: OrderedDict[str, tuple[str, Any, int]] = OrderedDict()
-        self._whole: dict[tuple[str, tuple[str, str]], tuple[Any, ...]] = {}
-        """Sequences put together, by kind and both parts: what did not change is not made again."""
+        self._whole: dict[tuple[str, str, int], tuple[Any, ...]] = {}
+        """Sequences put together, by both parts and the place in the second: what did not change is not made again."""
 
     def lacks(self, parcel: Parcel) -> dict[str, str]:
         """Name → kind of the parts that must be brought before the parcel can be opened."""
@@ -199,28 +208,30 @@ class Library:
         while size > _KEPT_BYTES:
             size -= self._values.popitem(last=False)[1][2]
         known = self._values.keys()
-        self._whole = {key: whole for key, whole in self._whole.items() if known >= set(key[1])}
+        self._whole = {key: whole for key, whole in self._whole.items() if known >= set(key[:2])}
 
     def open(self, parcel: Parcel) -> Evidence:
         """Raises TooMuch."""
         seen = parcel.evidence
-        if len(parcel.ranks) != len(seen.ranks):
+        own = self._value(parcel.own, "own")
+        if not len(parcel.ranks) == len(seen.ranks) == len(own):
             raise TooMuch("a parcel whose parts are of other ranks")
-        ranks = tuple(self._rank(rest, parts) for rest, parts in zip(seen.ranks, parcel.ranks, strict=True))
+        ranks = tuple(self._rank(rest, parcel, at) for at, rest in enumerate(seen.ranks))
         return replace(seen, ranks=ranks, sources=self._value(parcel.sources, "sources"))
 
-    def _rank(self, rest: RankEvidence, parts: OfRank) -> RankEvidence:
+    def _rank(self, rest: RankEvidence, parcel: Parcel, at: int) -> RankEvidence:
+        parts = parcel.ranks[at]
         if not parts.fields.keys() <= _FIELDS.keys():
             raise TooMuch("a parcel with parts that nobody knows")
         progress = rest.progress
         if progress is not None:
             groups = self._value(parts.called_groups, "groups") if parts.called_groups is not None else ()
-            calls = self._sequence(parts.calls, "calls", Call, _OWN_OF_CALL)
+            calls: tuple[Call, ...] = self._sequence(parts.calls, parcel.own, at, Call)
             progress = replace(progress, calls=calls, groups=groups)
         return replace(
             rest,
             progress=progress,
-            collectives=self._sequence(parts.collectives, "collectives", Collective, _OWN_OF_COLLECTIVE),
+            collectives=self._sequence(parts.collectives, parcel.own, at, Collective),
             stacks=tuple(map(self._stack, parts.stacks)),
             earlier_stacks=tuple(map(self._stack, parts.earlier_stacks)),
             **{field: self._value(name, _FIELDS[field]) for field, name in parts.fields.items()},
@@ -233,17 +244,17 @@ class Library:
         numbered = tuple(replace(t, tid=number) for t, number in zip(threads, sample.numbers, strict=True))
         return StackSample(sample.at, numbered, sample.source)
 
-    def _sequence(
-        self, names: tuple[str, str] | None, kind: str, type_: type[E], own_fields: tuple[str, ...]
-    ) -> tuple[E, ...]:
-        if names is None:
+    def _sequence(self, name: str | None, own: str, at: int, type_: type[E]) -> tuple[E, ...]:
+        if name is None:
             return ()
-        key = kind, names
+        kind, own_fields = ("calls", _OWN_OF_CALL) if type_ is Call else ("collectives", _OWN_OF_COLLECTIVE)
+        common = self._value(name, kind)
+        key = name, own, at
         if key not in self._whole:
-            common, own = self._value(names[0], kind), self._value(names[1], f"{kind}, own")
-            if len(common) > MOST_CALLS or any(len(column) != len(common) for column in own):
+            columns = self._value(own, "own")[at][kind == "collectives"]
+            if columns is None or len(common) > MOST_CALLS or any(len(column) != len(common) for column in columns):
                 raise TooMuch("a sequence of calls that is longer, or shorter, than it can be")
-            self._whole[key] = tuple(_put_together(common, own, type_, own_fields))
+            self._whole[key] = tuple(_put_together(common, columns, type_, own_fields))
         return self._whole[key]
 
     def _value(self, name: str, kind: str) -> Any:

@@ -21,7 +21,7 @@ from rankscope.diagnosis.facts.setup import (
 from rankscope.diagnosis.finding import Finding, Possibility, Suspect
 from rankscope.diagnosis.verdict import Certainty, Outcome
 from rankscope.diagnosis.wait_graph import WaitGraph
-from rankscope.evidence.model import Evidence, NodeEvidence
+from rankscope.evidence.model import Evidence, NodeEvidence, RankEvidence
 
 _LOST: tuple[LostState, ...] = ("cut-off", "gone", "frozen", "unreachable")
 """The state that says most first."""
@@ -103,7 +103,20 @@ def _needed(lost: list[NodeEvidence], evidence: Evidence, graph: WaitGraph) -> b
         return True
     missing = {rank for node in lost for rank in node.ranks}
     here = {rank for node in lost if node.state == "cut-off" for rank in node.ranks}
+    if any(waits_for_lost_machine(rank, evidence) for rank in evidence.ranks):
+        return True
     return any(graph.edges.get(rank, frozenset()) & missing or rank in here for rank in graph.waiting())
+
+
+def waits_for_lost_machine(rank: RankEvidence, evidence: Evidence) -> bool:
+    """It stands in a read or write of a connection of its own to a machine of the job that is out of reach."""
+    lost = [node for node in evidence.nodes if node.state in _LOST]
+    cut_off = any(node.state == "cut-off" for node in lost)
+    others = [node.address for node in (evidence.nodes if cut_off else lost) if node.host != rank.host and node.address]
+    if rank.exit is not None or not rank.processes or not others:
+        return False
+    stands = [sample.syscall.target or "" if sample.syscall is not None else "" for sample in rank.processes]
+    return any(all(f"-> {address}:" in target for target in stands) for address in others)
 
 
 def _nobody_answers(evidence: Evidence) -> bool:

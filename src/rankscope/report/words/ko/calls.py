@@ -11,6 +11,7 @@ from rankscope.diagnosis.facts.calls import (
     Circle,
     Condition,
     EndedAfter,
+    ExpectsMore,
     Extra,
     FewerMessages,
     FirstDifference,
@@ -20,6 +21,7 @@ from rankscope.diagnosis.facts.calls import (
     Mismatch,
     NewWay,
     NobodyMakes,
+    NobodyStandsOut,
     NoDifferenceSeen,
     NoMeeting,
     NotCome,
@@ -172,6 +174,11 @@ def _(fact: Sides) -> str:
 @headline.register
 def _(fact: Sides) -> str:
     return f"랭크들이 {len(fact.calls)}갈래로 나뉘었고 어느 쪽이 틀렸는지는 드러나지 않는다: {sentence(fact)}"
+
+
+@sentence.register
+def _(fact: NobodyStandsOut) -> str:
+    return f"{ranks_text(fact.ranks):이} 서로 다르게 움직였고, 어느 쪽이 틀렸는지 보여 주는 것이 없다"
 
 
 @sentence.register
@@ -443,3 +450,11 @@ def _(fact: EndedAfter) -> str:
 @sentence.register
 def _(fact: Perhaps) -> str:
     return sentence(fact.condition) if fact.condition is not None else _PERHAPS[fact.reason]
+
+
+@sentence.register
+def _(fact: ExpectsMore) -> str:
+    return (
+        f"{ranks_text(fact.agree):은} 이 스텝에서 메시지 {fact.messages}개를 주고받고 넘어갔다. 그 전에는 매 스텝 "
+        f"{ranks_text((fact.rank,))}도 같은 수를 주고받았는데, 지금은 혼자 하나를 더 기다린다"
+    )

@@ -9,6 +9,7 @@ from rankscope.diagnosis.facts.seen import (
     EndedMeanwhile,
     EndedWithZero,
     InUnfinished,
+    JudgedBefore,
     LastLinesDiffer,
     LauncherAlone,
     LoggedSteps,
@@ -37,6 +38,7 @@ from rankscope.report.words.ko.phrases import place, ranks_text, span
 
 ADVICE.update(
     {
+        "read-its-verdict": "실행 폴더의 verdict.json이나 report.html을 읽는다. 실행이 끝날 때 쓰인 것이다",
         "stacks-twice": "몇 초 간격으로 스택을 두 번 떠서 둘 다 준다: 한 번 봐서는 느린 것과 멈춘 것을 구별할 수 없다",
         "give-logs": "모든 랭크의 로그도 rankscope diagnose에 준다: 작업이 어떻게 끝났는지는 마지막 줄들에 있다",
         "give-rank-logs": "줄마다 랭크가 적힌 로그, torch의 덤프, py-spy의 스택을 준다: `rankscope diagnose --help`가 "
@@ -165,6 +167,11 @@ def _(fact: LogsEnd) -> str:
 @sentence.register
 def _(fact: LastLinesDiffer) -> str:
     return f"{ranks_text(fact.ranks)}의 마지막 줄들은 {ranks_text(fact.others)}의 것과 다른 것을 말한다"
+
+
+@sentence.register
+def _(fact: JudgedBefore) -> str:
+    return f"이 실행 자체의 판정은 {fact.outcome.upper()}였다. 그 증거는 읽을 수 없고, 로그만으로는 알 수 없다"
 
 
 @sentence.register

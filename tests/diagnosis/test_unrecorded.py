@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "diagnosis"))
-
 from factories import call, ended, evidence, frame, progress, rank
 
 from rankscope.evidence.unrecorded import WHAT, unrecorded_calls
