@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import socket
@@ -21,10 +22,24 @@ class Launcher:
     """How a rank is known."""
     before_joining: str
     """What is known of a rank that has not joined a process group."""
+    package: str = ""
+    """Of Python, which nothing here installs."""
+    fixture: str = ""
+    """Gives the environment in which the command works."""
+    env: tuple[tuple[str, str], ...] = ()
 
     @property
-    def installed(self) -> bool:
-        return shutil.which(self.command[0], path=path_of_programs()) is not None
+    def missing(self) -> str | None:
+        if self.package and not _is_there(self.package):
+            return self.package
+        return None if shutil.which(self.command[0], path=path_of_programs()) else self.command[0]
+
+
+def _is_there(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ImportError:
+        return False  # what it is a part of is missing
 
 
 def path_of_programs() -> str:
@@ -109,5 +124,36 @@ LAUNCHERS = (
         ("bash", "-c", LOOP, sys.executable, PLAIN),
         "`RANK`",
         "all of it, from its start",
+    ),
+    Launcher(
+        "deepspeed train.py",
+        ("deepspeed", "--num_accelerators=2", "--master_port=PORT", str(PROGRAMS / "with_deepspeed.py")),
+        "`RANK`",
+        "all of it, from its start",
+        package="deepspeed",
+        env=(("DS_ACCELERATOR", "cpu"),),
+    ),
+    Launcher(
+        "srun --ntasks=2 python train.py",
+        ("srun", "--ntasks=2", "--overcommit", sys.executable, PLAIN),
+        "`SLURM_PROCID` once one of them joins",
+        "what it does is seen once another rank has begun to join, or after 30 s",
+        fixture="slurm",
+    ),
+    Launcher(
+        "python train.py (Ray: actors that call init_process_group)",
+        (sys.executable, str(PROGRAMS / "ray_actors.py")),
+        "by joining",
+        "nothing: an actor's process is known when it joins",
+        package="ray",
+        env=(("RAY_DEDUP_LOGS", "0"),),
+    ),
+    Launcher(
+        "python train.py (Ray Train: TorchTrainer)",
+        (sys.executable, str(PROGRAMS / "ray_train.py")),
+        "by joining",
+        "nothing: a worker's process is known when it joins",
+        package="ray.train.v2",
+        env=(("RAY_DEDUP_LOGS", "0"), ("RAY_TRAIN_V2_ENABLED", "1")),
     ),
 )

@@ -17,6 +17,9 @@ import pytest
 from launchers import LAUNCHERS, Launcher, free_port, path_of_programs
 
 from conftest import COMMAND, Ended, Rankscope
+from one_slurm import slurm
+
+__all__ = ["slurm"]
 
 pytestmark = pytest.mark.slow
 TABLE = Path(__file__).parents[2] / "docs/launchers.md"
@@ -38,19 +41,21 @@ def table() -> Iterator[None]:
         TABLE.write_text(page(_seen))
 
 
-def watch(rankscope: Rankscope, launcher: Launcher, fault: str) -> Ended:
-    if not launcher.installed:
-        pytest.skip(f"{launcher.command[0]} is not installed")
+def watch(rankscope: Rankscope, launcher: Launcher, fault: str, request: pytest.FixtureRequest) -> Ended:
+    if launcher.missing is not None:
+        pytest.skip(f"{launcher.missing} is not installed")
     own = rankscope.folder / "run"
     port = free_port()
     command = [word.replace("PORT", port) for word in launcher.command]
-    env = {"FAULT": fault, "FREE_PORT": port, "PATH": path_of_programs(), "OMP_NUM_THREADS": "1"}
+    env = {"FAULT": fault, "FREE_PORT": port, "OMP_NUM_THREADS": "1", **dict(launcher.env)}
+    env |= request.getfixturevalue(launcher.fixture) if launcher.fixture else {}
+    env["PATH"] = path_of_programs()
     options: tuple[object, ...] = ("--stages", "off", "--run-dir", own)
     if fault == "frozen":  # a stopped process may be meant: it is waited for
         options = (*options, "--on-hang", "stop", "--stall-after", "4")
     started = rankscope.command(*COMMAND, "watch", *options, "--", *command, env=env)
     started.run_dir = own
-    return started.wait(100.0)
+    return started.wait(150.0)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -67,8 +72,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize(("launcher", "fault"), chosen)
 
 
-def test_ranks_are_found_and_diagnosed(rankscope: Rankscope, launcher: Launcher, fault: str) -> None:
-    ended = watch(rankscope, launcher, fault)
+def test_ranks_are_found_and_diagnosed(
+    rankscope: Rankscope, launcher: Launcher, fault: str, request: pytest.FixtureRequest
+) -> None:
+    ended = watch(rankscope, launcher, fault, request)
     verdict = ended.verdict
     told = ended.err.decode(errors="replace")
     _seen.setdefault(launcher.name, {})[fault] = said(verdict)
@@ -108,9 +115,11 @@ Written by `tests/launch/test_launchers.py`.
 """
 TAIL = """
 The exit code is the command's own, or 75 (a hang) and 76 (wrong numbers) where it was stopped. The command's output is
-its own: it is neither prefixed nor kept. What is not seen:
+its own: it is neither prefixed nor kept. A worker of Ray stays when its work has ended: that of a rank whose work an
+exception ended counts as ended with 1, and one whose work was done with 0. What is not seen:
 
-- processes that do not get the command's environment: on another machine, after `env -i`, of a daemon that ran before;
+- processes that do not get the command's environment: on another machine, after `env -i`, of a daemon that ran before
+  (a Ray cluster that the command only connects to);
 - programs that do not use torch.distributed;
 - of several jobs that a command runs at once, all but the first. One after the other, each is watched.
 """

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -139,3 +141,38 @@ def test_code_tells_a_scheduler_that_the_same_would_fail_again(rankscope: Ranksc
     """A mistake in the program, and not its own code 1."""
     ended = rankscope.run("--retry-codes", rankscope.script("import os\nos.no_such_name\n"), nproc=1)
     assert (ended.code, ended.verdict["exit_codes"]) == (81, {"0": 1})
+
+
+USES_TRACKERS = """
+import os, sys
+from torch.utils.tensorboard import SummaryWriter
+if os.environ["RANK"] == "0":
+    writer = SummaryWriter("board")
+    writer.add_scalar("loss", 1.0, 0)
+    writer.flush()
+    import wandb
+    run = wandb.init(project="p", mode="offline")
+    run.log({"loss": 1.0})
+    if "mlflow" in sys.argv:
+        import mlflow
+        mlflow.set_tracking_uri("sqlite:///runs.db")
+        mlflow.start_run()
+    raise ValueError("no such split")
+"""
+
+
+def test_verdict_stands_in_the_records_that_the_program_itself_keeps(rankscope: Rankscope) -> None:
+    pytest.importorskip("wandb", reason="wandb is not installed")
+    board = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    with_mlflow = importlib.util.find_spec("mlflow") is not None
+    ended = rankscope.run(rankscope.script(USES_TRACKERS), *(["mlflow"] if with_mlflow else []))
+    assert ended.verdict["cause"] == "exception"
+    events = board.EventAccumulator(str(rankscope.folder / "board"))
+    events.Reload()
+    assert "rankscope/verdict/text_summary" in events.Tags()["tensors"]
+    (kept,) = (rankscope.folder / "wandb").glob("offline-run-*/files/rankscope-verdict.json")
+    assert json.loads(kept.read_text())["cause"] == "exception"
+    if with_mlflow:
+        with sqlite3.connect(rankscope.folder / "runs.db") as kept_runs:
+            tags = dict(kept_runs.execute("SELECT key, value FROM tags WHERE key LIKE 'rankscope.%'"))
+        assert tags["rankscope.cause"] == "exception"

@@ -13,11 +13,12 @@ import pytest
 
 from conftest import wait_until
 from rankscope.evidence.model import Exit
+from rankscope.evidence.pages import read_page
 from rankscope.launch.job import RankProcess
 from rankscope.launch.output import OutputPump
 from rankscope.launch.watched.ends import Ended, Ends, code_by_page
 from rankscope.launch.watched.job import WatchedJob
-from rankscope.probe.page import FINALIZING, Page
+from rankscope.probe.page import EXCEPTION_OF_WORK, FINALIZING, WORK_FAILED, WORK_OVER, Page
 
 
 @pytest.mark.parametrize(
@@ -84,11 +85,74 @@ def test_page_tells_of_an_exception_and_of_a_fatal_signal(tmp_path: Path) -> Non
     assert code_by_page(tmp_path / "0-1.page") == 1
 
 
+@pytest.mark.parametrize(
+    ("flags", "killed_by", "code"),
+    [
+        (WORK_OVER, signal.SIGTERM, 0),
+        (WORK_OVER, signal.SIGKILL, 0),
+        (WORK_OVER | WORK_FAILED, signal.SIGKILL, 1),
+        (0, signal.SIGKILL, -signal.SIGKILL),  # in the middle of its work
+        (WORK_OVER, signal.SIGSEGV, -signal.SIGSEGV),
+    ],
+)
+def test_process_that_stays_after_its_work_ends_as_its_work_did(
+    tmp_path: Path, flags: int, killed_by: int, code: int
+) -> None:
+    with subprocess.Popen(["sleep", "60"]) as child:
+        path = tmp_path / f"0-{child.pid}.page"
+        Page(str(path), 0).raise_flag(flags)
+        ends = Ends()
+        ends.follow(child.pid, path)
+        child.send_signal(killed_by)
+        assert wait_until(lambda: ends.of(child.pid) is not None, 10.0)
+        end = ends.of(child.pid)
+    assert end is not None
+    assert end.code == code
+
+
+def test_work_that_failed_is_an_end_though_its_process_stays_unless_later_work_makes_it_good(tmp_path: Path) -> None:
+    path = tmp_path / f"0-{os.getpid()}.page"
+    page = Page(str(path), 0)
+    ends = Ends()
+    ends.follow(os.getpid(), path)
+    page.exception("ValueError", "a bad batch", "MainThread", [("train.py", 3, "main")], entry=EXCEPTION_OF_WORK)
+    page.raise_flag(WORK_FAILED)
+    assert [each.source for each in read_page(path).exceptions] == ["hook"]
+    page.lower_flag(WORK_FAILED)
+    ends.look_for_failed_work()
+    assert ends.of(os.getpid()) is None
+    assert read_page(path).exceptions == ()
+    page.raise_flag(WORK_FAILED)
+    ends.look_for_failed_work()
+    end = ends.of(os.getpid())
+    assert end is not None
+    assert end.code == 1
+
+
+@pytest.mark.parametrize("raised", [True, False])
+def test_rank_that_was_on_its_way_out_was_not_stopped_by_us(tmp_path: Path, raised: bool) -> None:
+    path = tmp_path / "0-1.page"
+    page = Page(str(path), 0)
+    if raised:
+        page.exception("ValueError", "a bad batch", "MainThread", [("train.py", 3, "main")])
+    pump = OutputPump(sys.stdout.buffer, sys.stderr.buffer)
+    job = WatchedJob(tmp_path, tmp_path, (), {}, pump, Told({1: Ended(1, time.time())}))
+    job.started(0, 1, [RankProcess(0, 0, 1, time.time(), lambda: None, page=path)])
+    job.stopping = True
+    job.poll()
+    pump.finish(1.0)
+    [end] = [process.exit for process in job.ranks]
+    assert end is not None
+    assert end.by_launcher is not raised
+
+
 class Told(Ends):
     """Ends that a test makes up."""
 
     def __init__(self, ends: dict[int, Ended]) -> None:
         self._made = ends
+
+    def look_for_failed_work(self) -> None: ...
 
     def of(self, pid: int) -> Ended | None:
         return self._made.get(pid)

@@ -12,6 +12,7 @@ import pytest
 from rankscope.diagnosis.verdict import Culprit, Verdict, Where
 from rankscope.mask import forget, mask_arguments, mask_text
 from rankscope.report.notices.bodies import Notice, body
+from rankscope.report.notices.otlp import headers_of
 from rankscope.report.notices.places import github_line, leave_records
 from rankscope.report.notices.targets import Shape, parse_target
 
@@ -46,6 +47,7 @@ def nothing_learnt() -> Iterator[None]:
         ("https://contoso.webhook.office.com/webhookb2/1@2/IncomingWebhook/3/4", "teams"),
         ("https://prod-1.westeurope.logic.azure.com:443/workflows/1/triggers/manual/paths/invoke?sig=x", "teams"),
         ("slack+http://mattermost.example:8065/hooks/abc", "slack"),
+        ("otlp+http://collector:4318", "otlp"),
         ("https://example.com/hooks.slack.com/services/", "json"),
         ("http://user:pass@example.com/x", "json"),
         ("sh -c 'exit 1'", "command"),
@@ -87,7 +89,7 @@ def test_path_of_an_address_is_a_secret() -> None:
     assert "IncomingWebhook/abc" not in mask_text(teams)
 
 
-@pytest.mark.parametrize("shape", ["slack", "discord", "teams", "json", "command"])
+@pytest.mark.parametrize("shape", ["slack", "discord", "teams", "otlp", "json", "command"])
 def test_no_secret_is_told_and_no_chat_acts_on_a_text_of_the_job(shape: Shape) -> None:
     content = json.loads(body(Notice(HANG, "ended", "gpu-1", "/runs/1"), shape))
     text = json.dumps(content)
@@ -104,8 +106,22 @@ def test_no_secret_is_told_and_no_chat_acts_on_a_text_of_the_job(shape: Shape) -
             card = content["attachments"][0]["content"]
             assert (card["type"], card["body"][0]["weight"]) == ("AdaptiveCard", "Bolder")
             assert r"\[click\]\(http" in card["body"][1]["text"]
+        case "otlp":
+            record = content["resourceLogs"][0]["scopeLogs"][0]["logRecords"][0]
+            told = {each["key"]: each["value"] for each in record["attributes"]}
+            assert (record["eventName"], record["severityText"]) == ("rankscope.verdict", "ERROR")
+            assert told["rankscope.cause"] == {"stringValue": "collective-skipped"}
+            assert told["rankscope.victims"] == {"arrayValue": {"values": [{"intValue": "0"}, {"intValue": "2"}]}}
+            assert told["code.line.number"] == {"intValue": "88"}
         case _:
             assert (content["cause"], content["victims"]) == ("collective-skipped", [0, 2])
+
+
+def test_collector_gets_log_records_at_their_place_with_the_headers_of_its_variables() -> None:
+    assert parse_target("otlp+http://collector:4318").to == "http://collector:4318/v1/logs"
+    assert parse_target("otlp+https://collector/custom/logs").to == "https://collector/custom/logs"
+    assert headers_of({"OTEL_EXPORTER_OTLP_HEADERS": "api-key=a%20b,tenant = x"}) == {"api-key": "a b", "tenant": "x"}
+    assert headers_of({}) == {}
 
 
 def test_long_texts_keep_to_what_a_chat_takes() -> None:

@@ -74,11 +74,18 @@ class Heap:
         told = self._of(layout.PROGRAM)
         return tuple(told[-1].split(layout.SEPARATOR)) if told else ()
 
+    def trackers(self) -> tuple[tuple[str, str, str], ...]:
+        """Kind, place and run of each; they may hold secrets, and are for nobody but their owner."""
+        found = (payload.split(layout.SEPARATOR) for payload in self._of(layout.TRACKER))
+        return tuple(dict.fromkeys((each[0], each[1], each[2]) for each in found if len(each) == 3))
+
     def groups(self) -> tuple[Group, ...]:
         return tuple({group.name: group for group in self._readable((layout.GROUP,), _group)}.values())
 
-    def exceptions(self) -> tuple[RaisedException, ...]:
-        return tuple(self._readable(tuple(_SOURCES), _raised))
+    def exceptions(self, *, work_failed: bool = False) -> tuple[RaisedException, ...]:
+        """`work_failed`: one that ended the work of a process that stays still counts. Otherwise somebody caught it."""
+        of_work = (layout.EXCEPTION_OF_WORK,) if work_failed else ()
+        return tuple(self._readable((*_SOURCES, *of_work), _raised))
 
     def non_finite(self) -> tuple[NonFinite, ...]:
         return tuple(self._readable((layout.NON_FINITE,), _non_finite))
@@ -154,7 +161,7 @@ def _raised(entry: bytes, payload: str) -> RaisedException:
         message=mask_text(message),
         at=int(at) / 1e9,
         frames=frames_of(frames),
-        source=_SOURCES[entry],
+        source=_SOURCES.get(entry, "hook"),
         thread=thread,
         chain=tuple(map(_earlier, earlier)),
     )

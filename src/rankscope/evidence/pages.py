@@ -42,6 +42,8 @@ class PageContent:
     exceptions: tuple[RaisedException, ...]
     stacks_on_signal: bool
     recorder_served: bool
+    trackers: tuple[tuple[str, str, str], ...] = ()
+    """Where the program keeps its own record of the run: kind, place, run. Never saved: they may hold secrets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,17 @@ def read_heartbeat(path: Path) -> Heartbeat:
     return Heartbeat(changed / 1e9, steps, batches, calls, waiting, notes, bad_losses, _read_phases(header))
 
 
+def read_work(path: Path) -> tuple[bool, bool]:
+    """Of a process that was given work and stays: whether the work is over, and whether an exception ended it."""
+    try:
+        with path.open("rb") as file:
+            file.seek(layout.FLAGS_OFFSET)
+            flags, *_ = layout.FLAGS.unpack(file.read(layout.FLAGS.size))
+    except (OSError, struct.error) as error:
+        raise EvidenceError(f"{path}: {error}") from error
+    return bool(flags & layout.WORK_OVER), bool(flags & layout.WORK_FAILED)
+
+
 def read_page(path: Path, *, newest_calls: int = layout.RING_SLOTS) -> PageContent:
     """Raises EvidenceError where the page cannot be read or is none."""
     try:
@@ -93,7 +106,11 @@ def read_page(path: Path, *, newest_calls: int = layout.RING_SLOTS) -> PageConte
     changed, steps, batches, total = layout.COUNTERS.unpack_from(data, layout.COUNTERS_OFFSET)
     since, stage = layout.STAGE.unpack_from(data, layout.STAGE_OFFSET)
     flags, exit_site, exit_note, _ = layout.FLAGS.unpack_from(data, layout.FLAGS_OFFSET)
-    groups, non_finite, exceptions = heap.groups(), heap.non_finite(), heap.exceptions()
+    groups, non_finite, exceptions = (
+        heap.groups(),
+        heap.non_finite(),
+        heap.exceptions(work_failed=bool(flags & layout.WORK_FAILED)),
+    )
     progress = Progress(
         stage=heap.text(stage),
         stage_since=since / 1e9,
@@ -126,6 +143,7 @@ def read_page(path: Path, *, newest_calls: int = layout.RING_SLOTS) -> PageConte
         exceptions=exceptions,
         stacks_on_signal=bool(flags & layout.STACKS_ON_SIGNAL),
         recorder_served=bool(flags & layout.RECORDER_SERVED),
+        trackers=heap.trackers(),
     )
 
 

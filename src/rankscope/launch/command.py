@@ -130,7 +130,7 @@ def launch(arguments: list[str], pages_path: str) -> int:
         code = supervisor.conclude(_launch(config, entry, entry_arguments, chosen, job, supervisor, helpers))
     _hand_on(supervisor.verdict, code, job)
     if supervisor.verdict is not None and supervisor.speaks:
-        tell_the_end(supervisor.verdict, notifier, own_environment)
+        tell_the_end(supervisor.verdict, notifier, own_environment, pages)
     if supervisor.verdict is not None and chosen.retry_codes:
         return code_for_scheduler(supervisor.verdict, code)
     return code

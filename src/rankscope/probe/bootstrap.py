@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import os
 
-from rankscope.probe import comm_timeout, exits, import_lock, kept_files, listener, signals, spawned, status_watch
+from rankscope.probe import (
+    comm_timeout,
+    exits,
+    given_work,
+    import_lock,
+    kept_files,
+    listener,
+    signals,
+    spawned,
+    status_watch,
+    trackers,
+)
 from rankscope.probe.calls import CallRecorder
 from rankscope.probe.constructions import Constructions
 from rankscope.probe.first_step import FirstStep
@@ -49,6 +60,8 @@ def start() -> None:
     TorchHooks(page, calls, first, lambda: _joining(page, folder)).watch(imports)
     watch_calls(book, imports)
     spawned.watch(page, imports)
+    given_work.watch(page, imports)
+    trackers.watch(page, imports)
     comm_timeout.watch(imports)
     constructions.watch(imports)
     first.watch(imports)

@@ -82,7 +82,10 @@ class CallRecorder:
         self.backward_heard = False
         """Somebody listens to backward passes."""
         self.on_left: Callable[[str, float, int], None] | None = None
-        """Told of each outermost call that was left, other than backward passes: name, seconds, thread."""
+        """Told of each outermost call that was left, other than backward passes, and of those that a backward pass
+        makes, as FSDP's do: name, seconds, thread."""
+        self._in_call: set[int] = set()
+        """Threads that are inside of a call other than a backward pass."""
         self.enabled = True
 
     def before(self, op: str, first: Callable[[tuple[Any, ...], dict[str, Any]], None]) -> None:
@@ -119,6 +122,8 @@ class CallRecorder:
             group, peer, tensor, note = read(args, kwargs) if read is not None else _NOTHING_READ
             thread = _thread.get_native_id()
             depth = self.depths.deeper()
+            if depth == 0 and op is not BACKWARD:
+                self._in_call.add(thread)
             seq = 0
             if depth == 0 and group and op not in POINT_TO_POINT:
                 seq = self._sequence.get(group, 0) + 1
@@ -158,7 +163,10 @@ class CallRecorder:
             index, thread = token
             depth = self.depths.shallower()
             seconds = self._page.leave(index, failed)
-            if depth == 0 and op is not BACKWARD and self.on_left is not None:
+            inside = depth == 1 and thread not in self._in_call
+            if depth == 0:
+                self._in_call.discard(thread)
+            if (inside or (depth == 0 and op is not BACKWARD)) and self.on_left is not None:
                 self.on_left(op, seconds, thread)
             for then in self.told_after.get(op, ()):
                 then(failed)
@@ -199,7 +207,7 @@ class CallRecorder:
         def end(token: Token | None) -> None:
             self.end(op, token, False)
 
-        return _build_wrapper(function, begin, failed, end, like)  # type: ignore[no-any-return]
+        return build_wrapper(function, begin, failed, end, like)  # type: ignore[no-any-return]
 
     def wrap_method(self, owner: type, name: str, note: Callable[..., str]) -> None:
         """Replaces `owner.name`, a method of a C++ class, by a recorded one."""
@@ -246,7 +254,8 @@ def make(func, begin, failed, end, wraps):
 _CALL_LINE = 6
 
 
-def _build_wrapper(function: Any, begin: Any, failed: Any, end: Any, like: CodeType | None) -> Any:
+def build_wrapper(function: Any, begin: Any, failed: Any, end: Any, like: CodeType | None = None) -> Any:
+    """`function` between `begin` and `end`, which is given what `begin` returned, or `failed` where it raised."""
     file, line = OWN_CODE, _CALL_LINE  # no file: tracebacks would show a line of it that has nothing to do with it
     if like is not None:
         # A decorator, the def, `try:` and the call: torch's wrapper has been these four lines since it exists.

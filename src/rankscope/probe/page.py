@@ -88,6 +88,8 @@ FLAGS = struct.Struct("<IIII")
 FINALIZING = 1
 STACKS_ON_SIGNAL = 8
 RECORDER_SERVED = 16
+WORK_OVER, WORK_FAILED = 32, 64
+"""The process stays, and the work that it was given has ended; by an exception."""
 
 LOADER_GAVE, LOADER_EXHAUSTED, LOADER_WAITING = 0, 2, 4
 
@@ -104,10 +106,11 @@ TEXT, SITE, GROUP, EXCEPTION, ERROR = b"T", b"S", b"G", b"X", b"E"
 NON_FINITE = b"N"
 HELD = b"M"
 """What the rank held on its GPU when its memory ran out."""
-EXCEPTION_AT_EXIT, EXCEPTION_OF_THREAD = b"H", b"D"
-"""One that was being handled when the program ended itself; one that ended a thread."""
+EXCEPTION_AT_EXIT, EXCEPTION_OF_THREAD, EXCEPTION_OF_WORK = b"H", b"D", b"W"
+"""One that was being handled when the program ended itself; one that ended a thread; one that ended the work which the
+process had been given, and not the process."""
 HEAP_ENTRY = struct.Struct("<cI")
-_LAST_WORDS = (EXCEPTION, EXCEPTION_AT_EXIT, EXCEPTION_OF_THREAD, ERROR, NON_FINITE, HELD)
+_LAST_WORDS = (EXCEPTION, EXCEPTION_AT_EXIT, EXCEPTION_OF_THREAD, EXCEPTION_OF_WORK, ERROR, NON_FINITE, HELD)
 
 NUMERICS_OFFSET = 2048
 NUMERICS = struct.Struct("<QQ")
@@ -121,6 +124,8 @@ CHECKSUM = struct.Struct("<QdII")
 CHECKSUM_SLOTS = 64
 PROGRAM = b"P"
 """Of the heap: where the program itself lies, if it was installed like a library."""
+TRACKER = b"K"
+"""Of the heap: where the program keeps its own record of the run."""
 
 _HEAP_USED_OFFSET = 8 + 4 + 4 + 4
 _now = time.time_ns
@@ -248,6 +253,9 @@ class Page:
     def program(self, folders: tuple[str, ...]) -> None:
         self._append(PROGRAM, SEPARATOR.join(folders))
 
+    def tracker(self, kind: str, place: str, run: str) -> None:
+        self._append(TRACKER, SEPARATOR.join((kind, place, run)))
+
     def group(self, name: str, description: str, ranks: list[int]) -> None:
         self.members[name] = ",".join(map(str, ranks))
         self._append(GROUP, SEPARATOR.join((name, description, self.members[name])))
@@ -347,6 +355,10 @@ class Page:
 
     def raise_flag(self, bit: int) -> None:
         self._flags |= bit
+        _pack_u32(self.map, FLAGS_OFFSET, self._flags)
+
+    def lower_flag(self, bit: int) -> None:
+        self._flags &= ~bit
         _pack_u32(self.map, FLAGS_OFFSET, self._flags)
 
     def leaving(self, site: int, note: str) -> None:

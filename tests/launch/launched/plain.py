@@ -13,9 +13,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def find_place() -> None:
-    """mpirun has names of its own for what torch calls RANK and WORLD_SIZE."""
-    os.environ.setdefault("RANK", os.environ.get("OMPI_COMM_WORLD_RANK", "0"))
-    os.environ.setdefault("WORLD_SIZE", os.environ.get("OMPI_COMM_WORLD_SIZE", "1"))
+    """mpirun and srun have names of their own for what torch calls RANK and WORLD_SIZE."""
+    for name, theirs in (("RANK", ("COMM_WORLD_RANK", "PROCID")), ("WORLD_SIZE", ("COMM_WORLD_SIZE", "NTASKS"))):
+        told = os.environ.get(f"OMPI_{theirs[0]}", os.environ.get(f"SLURM_{theirs[1]}", ""))
+        if told:
+            os.environ.setdefault(name, told)
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     os.environ.setdefault("MASTER_PORT", os.environ.get("FREE_PORT", "29500"))
     if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":

@@ -68,7 +68,7 @@ def watch(arguments: list[str], pages_path: str) -> int:
         pump.finish(1.0)
     code = _conclude(supervisor, agent, job, code)
     if supervisor.verdict is not None:
-        tell_the_end(supervisor.verdict, notifier, own_environment)
+        tell_the_end(supervisor.verdict, notifier, own_environment, pages)
     return code
 
 

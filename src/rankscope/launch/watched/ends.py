@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rankscope.errors import EvidenceError
-from rankscope.evidence.pages import read_page
+from rankscope.evidence.pages import read_page, read_work
 
 _INFO = struct.Struct("<QQ11Ii")
 """What the kernel calls pidfd_info: mask, control group, eleven ids, and the wait status last."""
@@ -32,6 +32,7 @@ _FATAL = {
     "Floating point exception": signal.SIGFPE,
     "Illegal instruction": signal.SIGILL,
 }
+_DISMISSALS = (-signal.SIGTERM, -signal.SIGKILL, -signal.SIGINT)
 _CODE = re.compile(r"(?:sys\.exit|os\._exit|exit|quit)\((.*)\)", re.DOTALL)
 
 
@@ -75,6 +76,16 @@ class Ends:
         with self._news:
             return self._ended.get(pid)
 
+    def look_for_failed_work(self) -> None:
+        """A process whose work an exception has ended counts as ended, though it may stay."""
+        with self._news:
+            living = [(pid, page) for pid, page in self._pages.items() if pid not in self._ended]
+        for pid, page in living:
+            if code_of_work(page) == 1:
+                with self._news:
+                    self._ended.setdefault(pid, Ended(1, time.time()))
+                    self._news.notify_all()
+
     def wait(self, seconds: float) -> None:
         """Until a process that is followed ends, or `wake`, or that time has passed."""
         with self._news:
@@ -99,8 +110,11 @@ class Ends:
     def _note(self, pid: int, status: int | None) -> None:
         page = self._pages[pid]
         code = os.waitstatus_to_exitcode(status) if status is not None else code_by_page(page)
+        if code > 0 or code in _DISMISSALS:
+            worked = code_of_work(page)
+            code = code if worked is None else worked
         with self._news:
-            self._ended[pid] = Ended(code, time.time())
+            self._ended.setdefault(pid, Ended(code, time.time()))
             self._news.notify_all()
 
 
@@ -147,6 +161,16 @@ def code_by_page(page: Path) -> int:
     if content.progress.finalizing:
         return 1 if any(error.source == "hook" for error in content.exceptions) else 0
     return -_fatal_signal(page.with_suffix(".fatal"))
+
+
+def code_of_work(page: Path) -> int | None:
+    """Of a process that was given work, as Ray's are, and stays when that is done: 0 or 1 where it is. However such a
+    process ends then, by a signal or because Ray has gone before it, no work ends with it."""
+    try:
+        over, failed = read_work(page)
+    except EvidenceError:
+        return None
+    return int(failed) if over or failed else None
 
 
 def _code_of_argument(text: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -11,6 +12,7 @@ from rankscope.diagnosis.codec import verdict_to_json
 from rankscope.diagnosis.verdict import Verdict
 from rankscope.mask import mask_text, mask_values
 from rankscope.report import terminal
+from rankscope.report.notices.otlp import log_request
 from rankscope.report.notices.targets import Shape
 from rankscope.report.phrases import plain
 from rankscope.report.words.languages import language
@@ -32,7 +34,7 @@ class Notice:
     """The run's folder; empty where there is none."""
 
 
-def body(notice: Notice, shape: Shape) -> bytes:
+def body(notice: Notice, shape: Shape, environment: Mapping[str, str] | None = None) -> bytes:
     """UTF-8 JSON; for a command, and for addresses that are no chat's, that of the verdict."""
     match shape:
         case "slack":
@@ -42,6 +44,8 @@ def body(notice: Notice, shape: Shape) -> bytes:
             return _json({"content": text, "allowed_mentions": {"parse": []}})
         case "teams":
             return _json(_card([_cut(line, _LONGEST[shape]) for line in _lines(notice, _for_markdown, "")]))
+        case "otlp":
+            return _json(log_request(notice.verdict, notice.event, notice.host, notice.run, environment))
         case _:
             return _json(mask_values(json.loads(verdict_to_json(notice.verdict))))
 

@@ -11,14 +11,17 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from rankscope import __version__
 from rankscope.diagnosis.verdict import Verdict
 from rankscope.mask import mask_text
 from rankscope.report.live import say
 from rankscope.report.notices.bodies import Event, Notice, body
+from rankscope.report.notices.otlp import headers_of
 from rankscope.report.notices.places import leave_records
 from rankscope.report.notices.targets import Target
+from rankscope.report.notices.trackers import leave_in_trackers
 from rankscope.report.words.languages import language
 
 LIMIT_S = 5.0
@@ -61,7 +64,11 @@ class Notifier:
 
     def _send(self, number: int, target: Target, notice: Notice) -> None:
         try:
-            problem = self._run_command(target, notice) if target.shape == "command" else _post(target, notice)
+            problem = (
+                self._run_command(target, notice)
+                if target.shape == "command"
+                else _post(target, notice, self._environment)
+            )
         except Exception as error:  # noqa: BLE001  whatever it is, the job has nothing to do with it
             problem = f"{type(error).__name__}: {error}"
         if problem is not None:
@@ -98,18 +105,22 @@ class Notifier:
         return f"ended with code {process.returncode}{''.join(f' ({line[:200]})' for line in last)}"
 
 
-def tell_the_end(verdict: Verdict, notifier: Notifier, environment: Mapping[str, str]) -> None:
-    """Everybody who was to be told, and the places where others look."""
+def tell_the_end(verdict: Verdict, notifier: Notifier, environment: Mapping[str, str], pages: Path | None) -> None:
+    """Everybody who was to be told, and the places where others look. `pages`: of the ranks, which say where they keep
+    records of their own."""
     notifier.tell(verdict, "ended")
     leave_records(verdict, environment)
+    if pages is not None:
+        leave_in_trackers(verdict, pages, environment)
     notifier.finish()
 
 
-def _post(target: Target, notice: Notice) -> str | None:
+def _post(target: Target, notice: Notice, environment: Mapping[str, str]) -> str | None:
     request = urllib.request.Request(
         target.to,
-        data=body(notice, target.shape),
+        data=body(notice, target.shape, environment),
         headers={
+            **(headers_of(environment) if target.shape == "otlp" else {}),
             "Content-Type": "application/json",
             "User-Agent": f"rankscope/{__version__}",
             "X-Rankscope-Event": notice.event,

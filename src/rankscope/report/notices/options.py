@@ -16,6 +16,7 @@ def add_notify(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> Non
         default=[],
         metavar="URL|COMMAND",
         help="whom to tell how it ended, and at once when a hang or bad numbers are found and the job goes on: an "
-        "address gets the verdict as JSON (Slack, Discord and Teams a message), a command gets it on its standard "
+        "address gets the verdict as JSON (Slack, Discord and Teams a message, otlp+http://... an event of "
+        "OpenTelemetry), a command gets it on its standard "
         f"input. May be repeated. Within {LIMIT_S:g} s, and without any say in the outcome",
     )

@@ -12,15 +12,16 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from rankscope.mask import learn_values
+from rankscope.report.notices.otlp import address_of
 
-Shape = Literal["json", "slack", "discord", "teams", "command"]
+Shape = Literal["json", "slack", "discord", "teams", "otlp", "command"]
 """What the receiver understands; `json` is the verdict itself."""
 _CHATS: tuple[tuple[Shape, str], ...] = (
     ("slack", r"hooks\.slack(-gov)?\.com/"),
     ("discord", r"(\w+\.)?discord(app)?\.com/api/(v\d+/)?webhooks/"),
     ("teams", r"([\w.-]+\.)?(webhook\.office\.com|logic\.azure\.com|api\.powerplatform\.com)[:/]"),
 )
-_PREFIX = re.compile(r"(slack|discord|teams)\+(?=https?://)")
+_PREFIX = re.compile(r"(slack|discord|teams|otlp)\+(?=https?://)")
 _SHELL = re.compile(r"[$`|&;<>(){}*?~=\n\"']")
 
 
@@ -55,13 +56,14 @@ def parse_target(text: str) -> Target:
         raise argparse.ArgumentTypeError("the address must begin with https://HOST or http://HOST")
     learn_values([parts.path.lstrip("/"), parts.query, parts.password or ""])
     if prefix:
-        return Target(_named(prefix[1]), address)
+        shape = _named(prefix[1])
+        return Target(shape, address_of(address) if shape == "otlp" else address)
     rest = f"{parts.hostname}{address.partition('://')[2].partition(parts.netloc)[2] or '/'}"
     return Target(next((shape for shape, pattern in _CHATS if re.match(pattern, rest)), "json"), address)
 
 
-def _named(chat: str) -> Shape:
-    return next(shape for shape, _ in _CHATS if shape == chat)
+def _named(prefix: str) -> Shape:
+    return next((shape for shape, _ in _CHATS if shape == prefix), "otlp")
 
 
 def _command(text: str) -> Target:
