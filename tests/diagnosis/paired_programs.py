@@ -38,7 +38,7 @@ class Recorder:
     def step(self) -> None:
         self.steps += 1
 
-    def make(self, op: str, tensor: Tensor | None, root: int = -1, group: str = "0") -> None:
+    def make(self, op: str, tensor: Tensor | None, root: int = -1, group: str = "0", reduces: str = "") -> None:
         self.now += 0.001
         seq = self.counts[group] = self.counts.get(group, 0) + 1
         frames, frame = [], sys._getframe(2)
@@ -50,7 +50,7 @@ class Recorder:
         self.calls.append(
             Call(
                 len(self.calls), op, group, seq, 1, 0, self.now, self.now + 0.0005, False, self.steps, root, numel,
-                dtype, tuple(frames),
+                dtype, tuple(frames), note=reduces,
             )
         )  # fmt: skip
 
@@ -61,8 +61,20 @@ class Recorder:
             return lambda tensor, group="0": self.make(op, tensor, -1, group)
 
         rooted = {op: named(op, root=True) for op in ("broadcast", "reduce")}
-        plain = {op: named(op) for op in ("all_reduce", "all_gather", "all_gather_into_tensor", "all_to_all_single")}
-        return {"rank": self.rank, "Tensor": Tensor, "work": self.work, "step": self.step, **rooted, **plain}
+
+        def all_reduce(tensor: Tensor, group: str = "0", op: str = "SUM") -> None:
+            self.make("all_reduce", tensor, -1, group, op)
+
+        plain = {op: named(op) for op in ("all_gather", "all_gather_into_tensor", "all_to_all_single")}
+        return {
+            "rank": self.rank,
+            "Tensor": Tensor,
+            "work": self.work,
+            "step": self.step,
+            "all_reduce": all_reduce,
+            **rooted,
+            **plain,
+        }
 
 
 def evidence_of(

@@ -259,6 +259,36 @@ def gathering(number: int, rounds: int, *last: Frame) -> RankEvidence:
     )
 
 
+ON_DATA = """\
+own = items()
+for step in range(50):
+    dist.all_reduce(t, group=row)
+
+    if own:
+
+        dist.all_gather(full, local)
+    dist.barrier(group=world)
+"""
+
+
+def test_a_condition_on_data_that_was_always_true_names_who_left_the_call_out() -> None:
+    """Only the two of the group know this call: there is no majority, but one of them has always made it."""
+    keeps, leaves = gathering(0, 11, ROW, GATHER), gathering(1, 11, ROW, BARRIER_OF_ALL)
+    verdict = conclude(make.evidence(keeps, leaves, source={"train.py": ON_DATA}))
+    assert (verdict.outcome, verdict.cause) == ("hang", "collective-skipped")
+    assert [culprit.rank for culprit in verdict.culprits] == [1]
+    assert any("`if own` (train.py:5) keeps rank 1" in reason for reason in verdict.because)
+
+
+def test_a_call_that_is_left_out_now_and_then_names_nobody() -> None:
+    keeps = gathering(0, 11, ROW, GATHER)
+    leaves = gathering(
+        1, 11, ROW, BARRIER_OF_ALL, ROW, BARRIER_OF_ALL, ROW, GATHER, BARRIER_OF_ALL, ROW, BARRIER_OF_ALL
+    )
+    verdict = conclude(make.evidence(keeps, leaves, source={"train.py": ON_DATA}))
+    assert [culprit.rank for culprit in verdict.culprits] == []
+
+
 def test_the_rank_that_leaves_its_own_habit_is_blamed_not_the_one_that_keeps_it() -> None:
     keeps, leaves = gathering(0, 11, ROW, GATHER), gathering(1, 11, ROW, BARRIER_OF_ALL)
     verdict = conclude(make.evidence(keeps, leaves, source={"train.py": HABIT}))

@@ -32,6 +32,20 @@ def main():
         work(0.05)
 main()
 """
+OTHER_REDUCTION = """
+def norm(values, careful):
+    if careful:
+        all_reduce(values, op="MAX")
+    else:
+        all_reduce(values)
+
+def main():
+    for number in range(40):
+        norm(Tensor(1), rank == 2 and number == 20)
+        all_gather(Tensor(8))
+        work(0.05)
+main()
+"""
 SKIPPED = """
 def total(values):
     all_reduce(values)
@@ -160,6 +174,15 @@ def test_two_ranks_that_differ_are_two_sides() -> None:
     assert (verdict.outcome, verdict.cause, verdict.certainty) == ("corrupt", "collective-mismatch", "proven")
     assert blamed(verdict) in ([], [1])
     assert blamed(verdict) or len(verdict.sides) == 2
+
+
+@pytest.mark.parametrize("recorded", [False, True], ids=["by the pages", "by the recorder"])
+def test_another_reduction_of_the_same_size_is_a_mismatch(recorded: bool) -> None:
+    verdict = diagnosed(evidence_of(OTHER_REDUCTION, recorded=recorded))
+    assert (verdict.outcome, verdict.cause, verdict.certainty) == ("corrupt", "collective-mismatch", "proven")
+    assert (blamed(verdict), lines(verdict)) == ([2], [line_of(OTHER_REDUCTION, 'op="MAX"')])
+    assert "all_reduce (MAX) of 1 element" in verdict.headline
+    assert "all_reduce (SUM) of 1 element" in verdict.headline
 
 
 def test_a_pairing_that_never_completed_is_no_corruption() -> None:

@@ -92,6 +92,15 @@ def test_call_is_passed_on_and_its_line_is_the_users(page: Page, recorder: CallR
     assert call.thread == threading.get_native_id()
 
 
+def test_how_a_call_reduces_is_noted(page: Page, recorder: CallRecorder) -> None:
+    wrapped = recorder.wrap(all_reduce)
+    wrapped(Tensor())
+    wrapped(Tensor(), SimpleNamespace(name="MAX"))
+    wrapped(Tensor(), op=SimpleNamespace(name="AVG"))
+    wrapped(Tensor(), op=object())
+    assert [call.note for call in recorded(page)] == ["SUM", "MAX", "AVG", ""]
+
+
 LIBRARY = """
 class LightningModule:
     def log(self, value):

@@ -237,6 +237,8 @@ def _for_passing_by(
             continue
         found = code.way_past(other.site) if other.event is not None else None
         if found is None:
+            if best[0] < _WAY_PAST and guarded is not None and _broke_habit(side, other, states):
+                best = (_WAY_PAST, [condition(*guarded, "keeps-from", side.ranks)])
             continue
         frame, branch = found
         weight = _ON_RANK if branch.on_rank else _WAY_PAST

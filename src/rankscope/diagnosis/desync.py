@@ -175,7 +175,7 @@ class _Compared:
     def _contradiction(self) -> tuple[int, tuple[Event, Event]] | None:
         for seq in range(self._agreed, self._last + 1):
             made = [event for events in self._events.values() if (event := events.get(seq)) is not None]
-            if len({(event.op, event.numel, event.dtype, event.root) for event in made}) < 2:
+            if len({(event.op, event.numel, event.dtype, event.root, event.reduces) for event in made}) < 2:
                 continue
             for event in made[1:]:
                 if not paired(event, made[0]):

@@ -30,6 +30,8 @@ SIZED = frozenset(
     }
 )
 """Every rank of the group must pass the same number of elements to these."""
+REDUCING = frozenset({"all_reduce", "reduce", "reduce_scatter", "reduce_scatter_tensor", "all_reduce_coalesced"})
+"""Of these the probe notes how they reduce."""
 BATCH = "batch_isend_irecv"
 
 _SLACK_S = 5e-6
@@ -66,10 +68,12 @@ class Event(msgspec.Struct, frozen=True):
     """The GPU has come to it; None where torch does not time collectives and nobody knows."""
     messages: tuple[Message, ...] = ()
     """Of a send, a receive or a batch of them: with whom."""
+    reduces: str = ""
+    """`SUM`, `MAX` and the like; empty where it is not known, or nothing is reduced."""
     awaited_at: float | None = None
     """Of messages: when the program first waited for one after them; what it enqueued before that may overtake them."""
 
-    def signature(self) -> tuple[str, int, str, int]:
+    def signature(self) -> tuple[str, int, str, int, str]:
         """What must agree between the ranks of a group."""
         sized = self.op in SIZED
         return (
@@ -77,10 +81,11 @@ class Event(msgspec.Struct, frozen=True):
             self.numel if sized else -1,
             self.dtype if sized else "",
             self.root if self.op in ROOTED else -1,
+            self.reduces,
         )
 
     def contradicts(self, other: Event) -> bool:
-        """Whether the two cannot be one collective; a size, dtype or root that is not known contradicts nothing."""
+        """Whether the two cannot be one collective; what is not known of one of them contradicts nothing."""
         pairs = zip(self.signature(), other.signature(), strict=True)
         return any(mine != theirs and mine not in (-1, "") and theirs not in (-1, "") for mine, theirs in pairs)
 
@@ -168,6 +173,7 @@ def _from_recorder(rank: RankEvidence, calls: tuple[Call, ...], called: dict[str
             thread=entry.thread,
             through=call.through if call is not None else "",
             started=record.started(entry),
+            reduces=_reduces(call),
         )
         newest[entry.group] = max(newest.get(entry.group, 0), entry.seq)
     for group, count in rank.last_enqueued.items():
@@ -240,8 +246,13 @@ def _from_calls(rank: RankEvidence, calls: tuple[Call, ...], called: dict[str, i
             site=call.site,
             thread=call.thread,
             through=call.through,
+            reduces=_reduces(call),
         )
     return Timeline(rank=rank.rank, recorded=False, events=events, newest=dict(called), called=called)
+
+
+def _reduces(call: Call | None) -> str:
+    return call.note if call is not None and call.op in REDUCING else ""
 
 
 def _numel(entry: Collective) -> int:

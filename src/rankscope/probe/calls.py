@@ -135,7 +135,7 @@ class CallRecorder:
             known = page.texts
             site = self._sites.number(sys._getframe(1))
             if seq:
-                self._fingerprints.note(group, seq, op, numel, dtype, peer, site)
+                self._fingerprints.note(group, seq, op, numel, dtype, peer, site, note)
                 if op in EXCHANGES:
                     self._exchanges.note(group, seq, op, args, kwargs)
             index = page.enter(
@@ -290,6 +290,7 @@ def _argument_reader(function: Callable[..., Any]) -> Reader:
     group_at = names.index("group") if grouped else -1
     peer_name = next((name for name in ("dst", "src") if name in names), "")
     peer_at = names.index(peer_name) if peer_name else -1
+    reduces_at = names.index("op") if "op" in names else -1
     within_name = f"group_{peer_name}"
     within_at = names.index(within_name) if within_name in names else len(names)
 
@@ -306,6 +307,11 @@ def _argument_reader(function: Callable[..., Any]) -> Reader:
                 peer = value
             elif within_name in kwargs or len(args) > within_at:
                 peer = _global_rank(group, args[within_at] if len(args) > within_at else kwargs[within_name])
-        return group_name, peer, args[0] if args else next(iter(kwargs.values()), None), ""
+        note = ""
+        if reduces_at >= 0:
+            reduces = args[reduces_at] if len(args) > reduces_at else kwargs.get("op")
+            # One that carries a factor has no name, and says nothing.
+            note = "SUM" if reduces is None else getattr(reduces, "name", "")
+        return group_name, peer, args[0] if args else next(iter(kwargs.values()), None), note
 
     return read

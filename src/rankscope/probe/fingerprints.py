@@ -71,10 +71,13 @@ class Fingerprints:
         self._page = page
         self._dtypes = dtypes
         self._groups: dict[str, _Group] = {}
-        self._known: dict[tuple[str, int, int, int], int] = {}
+        self._known: dict[tuple[str, int, int, int, str], int] = {}
 
-    def note(self, group: str, seq: int, op: str, numel: int, dtype: int, peer: int, site: int) -> None:
-        """`seq`: how many of the group this call makes; `dtype` and `site` by their numbers on the page."""
+    def note(
+        self, group: str, seq: int, op: str, numel: int, dtype: int, peer: int, site: int, reduces: str = ""
+    ) -> None:
+        """`seq`: how many of the group this call makes; `dtype` and `site` by their numbers on the page; `reduces`:
+        SUM, MAX and the like."""
         state = self._groups.get(group) or self._open(group)
         if not state.at:
             return
@@ -82,7 +85,7 @@ class Fingerprints:
             self._give_up(state)  # two threads at once: nobody knows whose call came first
             return
         state.noting = True
-        key = (op, numel, dtype, peer)
+        key = (op, numel, dtype, peer, reduces)
         call = self._known.get(key)
         if call is None:
             call = self._learn(key)
@@ -102,12 +105,12 @@ class Fingerprints:
         if state is not None and state.at and state.members != self._page.members.get(group):
             self._give_up(state)
 
-    def _learn(self, key: tuple[str, int, int, int]) -> int:
-        op, numel, dtype, peer = key
+    def _learn(self, key: tuple[str, int, int, int, str]) -> int:
+        op, numel, dtype, peer, reduces = key
         if len(self._known) >= _MOST_KNOWN:
             self._known.clear()
         sized = f"{numel} {self._dtypes.get(dtype, '')}" if op in SIZED else ""
-        text = f"{op} {sized} {peer if op in ROOTED else ''}"
+        text = f"{op} {sized} {peer if op in ROOTED else ''} {reduces}"
         call = self._known[key] = zlib.crc32(text.encode())
         return call
 

@@ -161,8 +161,8 @@ class TorchHooks:
 
     def _note_group(self, module: ModuleType, group: Any) -> None:
         ranks = module._world.pg_group_ranks.get(group)
-        if ranks is None:
-            return  # not a member
+        if ranks is None or not hasattr(group, "group_name"):
+            return  # not a member: torch then hands out a number, or an object without a name
         self._page.group(group.group_name, getattr(group, "group_desc", ""), sorted(ranks))
         self._calls.group_made(group.group_name)
 

@@ -25,6 +25,8 @@ class Called(Fact, frozen=True):
     """Where sides stand on one line: the innermost line on which they differ."""
     through: str = ""
     """The library's function between the user's line and the call."""
+    reduces: str = ""
+    """`SUM`, `MAX` and the like, where the ranks differ in it."""
 
 
 class NotCome(Fact, frozen=True):

@@ -122,7 +122,8 @@ def _call(fact: Called) -> str:
     through = f" through {fact.through}" if fact.through else ""
     caller = f", called from {place(fact.caller)}" if fact.caller is not None else ""
     step = f", {after_steps(fact.step)}" if fact.step > 0 else ""
-    return f"{fact.op}{size}{kind}{root}{through} at {_at(fact.where)}{caller}{step}"
+    reduces = f" ({fact.reduces})" if fact.reduces else ""
+    return f"{fact.op}{reduces}{size}{kind}{root}{through} at {_at(fact.where)}{caller}{step}"
 
 
 @sentence.register

@@ -79,6 +79,7 @@ def called(side: Side, divergence: Divergence) -> Called | NotCome:
     alike = [other.event for other in divergence.sides if other.event is not None and other.event.op == event.op]
     roots = {other.root for other in alike} if event.op in ROOTED else set()
     types = {other.dtype for other in alike} if event.op in SIZED else set()
+    reductions = {other.reduces for other in alike}
     return Called(
         ranks=side.ranks,
         op=event.op,
@@ -89,6 +90,7 @@ def called(side: Side, divergence: Divergence) -> Called | NotCome:
         step=event.step,
         caller=_caller(side, divergence),
         through=event.through,
+        reduces=event.reduces if len(reductions) > 1 else "",
     )
 
 

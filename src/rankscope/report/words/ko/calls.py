@@ -117,7 +117,7 @@ def _call(fact: Called) -> Word:
     root = f"root {fact.root}" if fact.root >= 0 else ""
     through = f"{fact.through} 경유" if fact.through else ""
     step = f"{after_steps(fact.step)}" if fact.step > 0 else ""
-    about = ", ".join(filter(None, (size, kind, root, through, step)))
+    about = ", ".join(filter(None, (fact.reduces, size, kind, root, through, step)))
     caller = f"({place(fact.caller)}에서 호출) " if fact.caller is not None else ""
     return Word(f"{_at(fact.where)}에서 {caller}{fact.op}{f' ({about})' if about else ''}")
 
