@@ -384,6 +384,7 @@ def test_commands_about_running_checking_and_launching_work(reader: Reader) -> N
             reader.types(f"python of {page}", Way(instead=f"python - <<'END'\n{snippet}\nEND", because="a program"))
 
 
+@pytest.mark.slow
 def test_commands_about_diagnosing_what_is_left_work(reader: Reader) -> None:
     (reader.folder / "d1").mkdir()
     for rank in range(4):

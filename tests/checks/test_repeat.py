@@ -49,6 +49,7 @@ def test_wrong_uses_get_one_line(words: list[str]) -> None:
         parse(words)
 
 
+@pytest.mark.slow
 def test_the_verb_repeats_a_step(tmp_path: Path) -> None:
     ended = subprocess.run(
         [*COMMAND, "check", "single", "--repeat", "1", "--json"],

@@ -55,6 +55,7 @@ def spoil(features):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "cause", "named", "place"),
     [

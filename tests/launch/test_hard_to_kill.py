@@ -94,6 +94,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", folder], check=True)
 
 
+@pytest.mark.slow
 def test_a_full_disk_does_not_cost_the_verdict(rankscope: Rankscope, small_disk: Path) -> None:
     script = rankscope.script("""
         import os, sys
@@ -114,6 +115,7 @@ def test_a_full_disk_does_not_cost_the_verdict(rankscope: Rankscope, small_disk:
     assert not (run / ".reserve").exists()
 
 
+@pytest.mark.slow
 def test_where_not_even_the_reserve_helps_the_verdict_is_kept_elsewhere(rankscope: Rankscope, tmp_path: Path) -> None:
     script = rankscope.script("""
         import os, shutil, sys
@@ -131,6 +133,7 @@ def test_where_not_even_the_reserve_helps_the_verdict_is_kept_elsewhere(rankscop
     assert str(kept) in "".join(ended.err.decode().split())
 
 
+@pytest.mark.slow
 def test_nothing_is_left_in_the_temporary_folder(rankscope: Rankscope, tmp_path: Path) -> None:
     temporary = tmp_path / "tmp"
     temporary.mkdir()

@@ -24,6 +24,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_a_program_that_changes_its_folder_still_leaves_its_error_file(rankscope: Rankscope) -> None:
     script = rankscope.script(AWAY)
     started = rankscope.command(*COMMAND, "run", "--nproc-per-node", 1, "--run-dir", "here", script)
@@ -73,6 +74,7 @@ def test_a_link_that_another_user_laid_is_no_run_folder(rankscope: Rankscope, tm
     assert list((tmp_path / "mine").iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["run.json", "verdict.json", "stages.log", "ranks.json", "environment.json"])
 def test_a_link_in_our_own_folder_is_not_followed_either(rankscope: Rankscope, tmp_path: Path, name: str) -> None:
     precious = tmp_path / "precious"

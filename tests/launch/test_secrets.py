@@ -6,6 +6,8 @@ import stat
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from conftest import COMMAND, Rankscope
 
 KEY_LINES = [f"MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSj{number:024d}" for number in range(6)]
@@ -92,6 +94,7 @@ dist.barrier()
 """
 
 
+@pytest.mark.slow
 def test_no_secret_reaches_the_folder_of_a_run_or_our_part_of_the_screen(rankscope: Rankscope, tmp_path: Path) -> None:
     printed = tmp_path / "printed"
     printed.write_text("\n".join(PRINTED.values()) + "\n")
@@ -128,6 +131,7 @@ def test_no_secret_reaches_the_folder_of_a_run_or_our_part_of_the_screen(ranksco
         assert [secret for secret in SECRETS if secret in again.stdout + again.stderr] == [], form
 
 
+@pytest.mark.slow
 def test_what_a_run_writes_is_readable_by_its_owner_only(rankscope: Rankscope) -> None:
     script = rankscope.script("import sys; print('hello'); sys.exit(3)")
     ended = rankscope.run(script, nproc=1)
