@@ -30,7 +30,7 @@ NOT_RECORDED = {
     "scale_guard": "how a call reduces is compared since; it has not run on a GPU since",
     "misty_trowel": "a shell that asks again and again in a child process counts as life: reported, not called a hang",
     "olive_hinge": "a child process that copies the same file for ever counts as life: reported, not called a hang",
-    "quartz_fiddle": "the loss is not finite once, what came of it stays finite, and the job ends well: no look was taken",
+    "quartz_fiddle": "the loss is not finite once, what came of it stays finite, and it ends well: no look was taken",
 }
 """Case → why there is no recording of it with the right verdict."""
 NOT_YET_RIGHT = {

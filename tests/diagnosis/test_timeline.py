@@ -75,7 +75,7 @@ def test_the_newest_is_known_even_where_its_entry_is_lost() -> None:
 
 
 def test_sizes_matter_only_where_every_rank_must_pass_the_same() -> None:
-    def signature(op: str, size: int) -> tuple[str, int, str, int]:
+    def signature(op: str, size: int) -> tuple[str, int, str, int, str]:
         event = build_timeline(rank(entry(1, 1.0, op=op, input_sizes=((size, 2),)))).at("0", 1)
         assert event is not None
         return event.signature()

@@ -35,7 +35,7 @@ class Tensor:
         return 12
 
 
-def all_reduce(tensor: Any, op: str = "sum", group: Group | None = None) -> str:
+def all_reduce(tensor: Any, op: Any = "sum", group: Group | None = None) -> str:
     return f"{op} of {tensor}"
 
 
