@@ -23,10 +23,10 @@ _LONGEST_REST_S = 60.0
 `else`: that is seen again and again."""
 _MOST_DOUBTS = 3
 """So often a job is looked at for nothing but a call from a new line."""
-_MOST_TRIES = 3
-"""So often for one difference: what was made may not have completed yet."""
+_MOST_TRIES = 7
+"""So often for one difference: what was made may not have completed yet, on a GPU that is far behind its program."""
 _AGAIN_S = 1.0
-"""After a close look that has not settled it."""
+"""After the first close look that has not settled it; twice as long after each further one."""
 _PENDING_S = 0.5
 """After a reading that found calls which have not been passed yet."""
 PENDING = "pending"
@@ -137,8 +137,8 @@ class PairingWatch:
         self._doubts += doubtful
         for key in keys:
             group = self._groups[key]
+            group.due = now + _AGAIN_S * 2**group.tries if firm else now + _PENDING_S if PENDING in kinds else 0.0
             group.tries += firm
-            group.due = now + _AGAIN_S if firm else now + _PENDING_S if PENDING in kinds else 0.0
             if group.tries >= _MOST_TRIES or not (firm or PENDING in kinds):
                 self._settle(group, known[key], now)
         return firm or doubtful
