@@ -94,7 +94,7 @@ def test_rows_of_the_table_are_sorted_and_newer_ones_replace_older() -> None:
     assert again == page.replace("| 3.11.7 | 2.9.1 | c |", "| 3.11.7 | 2.9.1 | d |")
 
 
-def test_the_table_was_made_by_the_script() -> None:
+def test_the_table_has_the_form_that_the_script_writes() -> None:
     page = (ROOT / "docs" / "install.md").read_text()
     table = page.partition(BEGIN)[2].partition(END)[0].splitlines()
     assert table[0] == HEAD
