@@ -181,7 +181,7 @@ def _launch(
         }
         config.duplicate_stdout_filters, config.duplicate_stderr_filters = [], []
         config.logs_specs = PumpLogs(
-            job.pump, _log_folder(job.folder, chosen), config.logs_specs, _label(config), copies
+            job.pump, _log_folder(job.folder, chosen), config.logs_specs, _label(config), copies, chosen.prefix
         )
     # The one seam that all supported versions of torch share: launch_agent looks the class up by this name.
     vars(api)["LocalElasticAgent"] = functools.partial(

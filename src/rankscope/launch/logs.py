@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import socket
+from collections.abc import Mapping
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -22,7 +24,13 @@ class PumpLogs(LogsSpecs):
     """
 
     def __init__(
-        self, pump: OutputPump, folder: Path | None, given: LogsSpecs, label: str, copies: dict[str, list[str]]
+        self,
+        pump: OutputPump,
+        folder: Path | None,
+        given: LogsSpecs,
+        label: str,
+        copies: dict[str, list[str]],
+        template: str | None = None,
     ) -> None:
         super().__init__(log_dir=str(folder or os.devnull))
         self._pump = pump
@@ -32,6 +40,7 @@ class PumpLogs(LogsSpecs):
         self._tee: Any = given._tee
         self._shown: set[int] | None = given._local_ranks_filter
         self._label = label
+        self._template = template
         self._copies = copies
 
     @property
@@ -73,6 +82,13 @@ class PumpLogs(LogsSpecs):
 
     def _prefix(self, local_rank: int, variables: dict[str, str]) -> tuple[str, Name | None]:
         """Before its lines, and the name under which it can share one; none with a prefix of the user's own."""
+        ranks = variables.get("LOCAL_WORLD_SIZE", "")
+        gpu = gpu_number(os.environ, local_rank, int(ranks) if ranks.isdigit() else 0)
+        rank = variables.get("RANK", str(local_rank))
+        if self._template is not None:
+            host = socket.gethostname()
+            device = physical_gpu(local_rank, variables, os.environ) or gpu
+            return self._template.format(rank=rank, local_rank=local_rank, gpu=device, host=host), None
         template = os.environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE")
         if template:
             own = Template(template).safe_substitute(
@@ -81,11 +97,17 @@ class PumpLogs(LogsSpecs):
                 local_rank=local_rank,
             )
             return own, None
-        number = int(variables.get("RANK", local_rank))
-        if self._label == "GPU":
-            ranks = variables.get("LOCAL_WORLD_SIZE", "")
-            number = gpu_number(os.environ, local_rank, int(ranks) if ranks.isdigit() else 0)
+        number = gpu if self._label == "GPU" else int(rank)
         return f"{self._label}{number}:", (self._label, number)
+
+
+def physical_gpu(local_rank: int, own: Mapping[str, str], ours: Mapping[str, str]) -> str | None:
+    """As CUDA_VISIBLE_DEVICES names it: that of the rank alone (`--virtual-local-rank`), or of all."""
+    alone = own.get("CUDA_VISIBLE_DEVICES", "")
+    if alone and "," not in alone:
+        return alone
+    all_ = [name.strip() for name in (alone or ours.get("CUDA_VISIBLE_DEVICES", "")).split(",")]
+    return (all_[local_rank] if local_rank < len(all_) else "") or None
 
 
 def _of(wanted: Any, local_rank: int) -> Std:

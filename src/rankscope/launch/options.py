@@ -37,6 +37,8 @@ class RunOptions:
     stages: Stages
     merge: bool
     """Equal lines of several ranks are shown once."""
+    prefix: str | None
+    """A template of the user's own for what stands before the ranks' lines."""
     board: bool
     """In place of the ranks' output, on a terminal."""
     page: tuple[str, int] | None
@@ -84,6 +86,7 @@ def parse(arguments: list[str]) -> RunOptions:
         report=namespace.report,
         stages=namespace.stages,
         merge=not namespace.no_merge,
+        prefix=namespace.prefix,
         board=namespace.board,
         page=namespace.page,
         serialize_imports=namespace.serialize_imports,
@@ -123,6 +126,16 @@ def _parsed(parser: argparse.ArgumentParser, arguments: list[str]) -> argparse.N
     if at is None or text.lstrip("-").isdigit():
         raise UsageError(f"--page {text}: give a port up to 65535, as in --page 8080, or an address with one")
     return _parsed(parser, [*arguments[: at - 1], "--page=auto", *arguments[at:]])
+
+
+def _prefix(text: str) -> str:
+    try:
+        text.format(rank=0, local_rank=0, gpu=0, host="")
+    except (KeyError, IndexError, ValueError, AttributeError):
+        raise argparse.ArgumentTypeError(
+            f"'{text}' has a field that is not known: write {{rank}}, {{local_rank}}, {{gpu}} or {{host}}"
+        ) from None
+    return text
 
 
 def _bind(text: str) -> tuple[str, int]:
@@ -220,6 +233,14 @@ def build_parser() -> argparse.ArgumentParser:
         "--no-merge",
         action="store_true",
         help="show a line that several ranks print at the same moment once for each of them, not once for all (R0-7:)",
+    )
+    ours.add_argument(
+        "--prefix",
+        type=_prefix,
+        metavar="TEMPLATE",
+        help="what stands before every line of a rank's output, with {rank}, {local_rank}, {gpu} (its physical number) "
+        "and {host}: --prefix '{host}/GPU{gpu}: '. Lines of several ranks are then not shown as one (default: GPU0:, "
+        "or R0: without GPUs)",
     )
     ours.add_argument(
         "--board",
