@@ -34,6 +34,7 @@ from rankscope.diagnosis.views import (
 from rankscope.evidence.model import ChildProcess, Evidence, Frame, RankEvidence, Thread
 
 _POOL = "multiprocessing/pool.py"
+_PROCESS = "multiprocessing/process.py"
 _JOINS = (
     ("threading.py", frozenset({"join", "_wait_for_tstate_lock"})),
     ("concurrent/futures/_base.py", frozenset({"result", "exception", "as_completed", "wait", "result_iterator"})),
@@ -167,7 +168,7 @@ def _kept_by_child(rank: RankEvidence, child: ChildProcess, evidence: Evidence) 
     keeper = KeepsAlive("child", child.command, child.pid, rank.rank, at)
     return Stand(
         cause="thread-alive",
-        at=at,
+        at=_started_at(child) or at,
         doing=keeper,
         because=(ProgramOver("children"), *movement(rank)),
         fix=(Advice("end-the-child"), Advice("daemon-child")),
@@ -176,6 +177,15 @@ def _kept_by_child(rank: RankEvidence, child: ChildProcess, evidence: Evidence) 
         pid=child.pid,
         certainty="possible" if moving(child) else certainty_of(rank, evidence),
     )
+
+
+def _started_at(child: ChildProcess) -> Where | None:
+    """The line that started a forked child, which has its parent's frames below its own: that is where to say how it
+    ends."""
+    main = next((thread for stack in child.stacks[-1:] for thread in stack.threads if thread.main), None)
+    frames = main.frames if main is not None else ()
+    start = next((at for at, frame in enumerate(frames) if in_module(frame, _PROCESS, {"start"})), None)
+    return where(innermost_user_frame(frames[start:])) if start is not None else None
 
 
 def _keeper(rank: RankEvidence) -> Thread | None:
