@@ -34,7 +34,10 @@ def rank(number: int, op: str, peer: int, line: int, calls: tuple[Call, ...]) ->
         make.stack("train.py", line, "exchange", (make.lib(C10D, op),)),
         processes=make.process("futex"),
         progress=make.progress(
-            *calls, call(len(calls), op, line, peer, left=False, seq=int(op == "barrier")), world=3, groups=groups
+            *calls,
+            replace(call(len(calls), op, line, peer, left=False, seq=int(op == "barrier")), entered_at=make.NOW - 25),
+            world=3,
+            groups=groups,
         ),
         still_for_s=25.0,
     )
@@ -104,3 +107,39 @@ def test_a_rank_that_expects_more_than_two_others_agree_on_is_named() -> None:
 def test_a_rank_in_the_middle_that_passes_on_too_little_leaves_it_open_who_is_wrong() -> None:
     verdict = chain(sent_in_last_step=1, received_by_middle=2)
     assert 2 not in {culprit.rank for culprit in verdict.culprits}
+
+
+def _early(made: Call) -> Call:
+    at = make.NOW - 90 + made.index / 4
+    return replace(made, entered_at=at, left_at=at + 0.1)
+
+
+def stage(rounds: list[int], passes_on: bool) -> Verdict:
+    """A stage that receives micro-batches and passes them on, then gradients the other way, so many in each round; and
+    the next one, which always gets four and sends four back. Both wait for the other now."""
+    middle: list[tuple[str, int, int]] = []
+    for count in rounds:
+        middle += [("recv", 10, 0), ("send", 11, 2)] * count + [("recv", 12, 2), ("send", 13, 0)] * count
+    middle += [("recv", 10, 0), ("send", 11, 2)] * (4 if passes_on else 3)
+    last = ([("recv", 20, 1)] * 4 + [("send", 21, 1)] * 4) * len(rounds) + [("recv", 20, 1)] * 3
+    first = ([("send", 30, 1)] * 4 + [("recv", 31, 1)] * 4) * len(rounds) + [("send", 30, 1)] * 4
+
+    def waiting(number: int, made: list[tuple[str, int, int]], line: int, peer: int) -> RankEvidence:
+        calls = tuple(_early(call(index, *each)) for index, each in enumerate(made))
+        return rank(number, "recv", peer, line, calls)
+
+    return conclude(make.evidence(waiting(0, first, 31, 1), waiting(1, middle, 12, 2), waiting(2, last, 20, 1)))
+
+
+def test_a_stage_that_turns_back_one_message_early_is_named_by_its_own_rounds() -> None:
+    verdict = stage([4] * 8, passes_on=False)
+    assert (verdict.outcome, verdict.cause) == ("hang", "collective-skipped")
+    assert [culprit.rank for culprit in verdict.culprits] == [1]
+
+
+def test_a_stage_whose_rounds_were_never_alike_is_not_named() -> None:
+    assert stage([4, 3, 2, 4, 3, 2, 4, 3], passes_on=False).culprits == ()
+
+
+def test_a_stage_that_did_as_ever_is_not_named() -> None:
+    assert 1 not in {culprit.rank for culprit in stage([4] * 8, passes_on=True).culprits}

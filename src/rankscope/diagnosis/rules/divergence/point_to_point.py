@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import groupby, pairwise
+from itertools import groupby
 
 from rankscope.diagnosis import views
 from rankscope.diagnosis.advice import Advice
@@ -19,6 +19,9 @@ from rankscope.evidence.model import Call
 
 _LEAST_HABIT = 3
 """Earlier rounds that agree on a number of messages before it counts as the rank's habit."""
+_LEAST_LONG_HABIT = 6
+"""The same where it takes more than the call before to tell what comes next."""
+_LONGEST_CONTEXT = 16
 
 
 def messages_crossed(graph: WaitGraph, knot: frozenset[int], code: CodeReader) -> Finding:
@@ -27,6 +30,7 @@ def messages_crossed(graph: WaitGraph, knot: frozenset[int], code: CodeReader) -
     ranks = tuple(sorted(knot))
     waits = tuple(message(graph.states[rank]) for rank in ranks)
     short = [fact for rank in ranks if (fact := _short_round(graph.states[rank])) is not None]
+    short = short or [fact for rank in ranks if (fact := _short_step(graph.states[rank])) is not None]
     if len(short) == 1:
         return Finding(
             outcome="hang",
@@ -82,18 +86,24 @@ def _skipped(rank: int, call: Call, graph: WaitGraph, code: CodeReader, because:
 
 
 def _left_out(state: State) -> Call | None:
-    """The call that the rank had always made after the one before its wait, where it waits in another now; of a rank
+    """The call that the rank had always made after those before its wait, where it waits in another now; of a rank
     whose GPU waits, before its last call."""
     calls = state.seen.progress.calls if state.seen is not None and state.seen.progress is not None else ()
     made = [call for call in calls if call.depth == 0 and (call.op in POINT_TO_POINT or call.seq > 0)]
     if len(made) < 2 or (made[-1].left_at is not None and not _gone_on(state)):
         return None
-    before, now = made[-2], made[-1]
-    followers = [after for first, after in pairwise(made[:-1]) if _alike(first, before)]
-    usual = followers[-1] if followers else None
-    if usual is None or len(followers) < _LEAST_HABIT or _alike(usual, now):
-        return None
-    return usual if all(_alike(usual, each) for each in followers) else None
+    now, earlier = made[-1], made[:-1]
+    # After a message of a round either comes the next one or what follows the round: as many calls before it are looked
+    # at as it takes to tell the two apart.
+    ends = [at for at in range(len(earlier) - 1) if _alike(earlier[at], earlier[-1])]
+    for length in range(1, _LONGEST_CONTEXT + 1):
+        ends = [at for at in ends if at + 1 >= length and _alike(earlier[at + 1 - length], earlier[-length])]
+        if len(ends) < (_LEAST_HABIT if length == 1 else _LEAST_LONG_HABIT):
+            return None
+        followers = [earlier[at + 1] for at in ends]
+        if all(_alike(followers[-1], each) for each in followers):
+            return None if _alike(followers[-1], now) else followers[-1]
+    return None
 
 
 def _alike(one: Call, other: Call) -> bool:
@@ -192,6 +202,20 @@ def _short_round(state: State) -> FewerMessages | None:
     usual = next(iter(habits))
     at = message(state).where if state.wait is not None else None
     return FewerMessages(state.rank, op, peer, length, usual, at) if length < usual else None
+
+
+def _short_step(state: State) -> FewerMessages | None:
+    """Of a program that has run ahead of its GPU: fewer messages in its last step than in every step before."""
+    calls = state.seen.progress.calls if state.seen is not None and state.seen.progress is not None else ()
+    made = [call for call in calls if call.depth == 0 and call.op in POINT_TO_POINT]
+    if not made or any(call.left_at is None for call in made):
+        return None  # it stands in the middle of a step
+    steps = Counter(call.step for call in made)
+    last, *before = sorted(steps, reverse=True)
+    habits = {steps[step] for step in before[:-1]}  # of the oldest, a part may be lost
+    if len(before) <= _LEAST_LONG_HABIT or len(habits) != 1 or steps[last] >= (usual := next(iter(habits))):
+        return None
+    return FewerMessages(state.rank, made[-1].op, made[-1].peer, steps[last], usual, message(state).where)
 
 
 def _runs(state: State) -> list[tuple[tuple[str, int], list[Call]]]:
