@@ -205,3 +205,27 @@ OVERLAPS = """
 })()
 """
 """Pairs of texts that cover each other, as far as both can be seen."""
+
+CUT = """
+(() => {
+  const found = [];
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+    const parent = node.parentElement;
+    if (!node.data.trim() || parent.closest("script, style, title, desc") || !parent.checkVisibility()) continue;
+    const range = document.createRange();
+    range.selectNodeContents(node);
+    const text = range.getBoundingClientRect();
+    for (let e = parent; e && e !== document.body; e = e.parentElement) {
+      if (e instanceof SVGElement) continue;
+      const how = getComputedStyle(e).overflowX;
+      if (how === "auto" || how === "scroll") break;
+      if (how === "visible") continue;
+      const box = e.getBoundingClientRect();
+      if (text.right > box.right + 1 || text.left < box.left - 1) found.push(node.data.trim().slice(0, 60));
+    }
+  }
+  return found.slice(0, 8);
+})()
+"""
+"""Texts that are cut off at the side and cannot be scrolled to."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from chromium import OVERLAPS, Browser, Page, find_chromium
+from chromium import CUT, OVERLAPS, Browser, Page, find_chromium
 from recorded_incidents import TEN, incident, of_many, recorded
 
 from rankscope.evidence.model import Evidence, RaisedException
@@ -56,12 +56,18 @@ def test_recorded_incident_is_a_quiet_page_that_says_the_verdict(browser: Browse
     for text in (*about.verdict.fix, *about.verdict.because):
         assert plain(text.replace("`", "")) in body
     assert page.value(OVERLAPS) == []
+    assert page.value(CUT) == []
     page.resize(PHONE)
     assert page.value("document.documentElement.scrollWidth") <= PHONE
+    assert (
+        page.value("[...document.querySelectorAll('.code')].filter((e) => e.scrollWidth > e.clientWidth).length") == 0
+    )
     assert page.value(OVERLAPS) == []
+    assert page.value(CUT) == []
     page.value("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
     assert page.value("document.documentElement.scrollWidth") <= PHONE
     assert page.value(OVERLAPS) == []
+    assert page.value(CUT) == []
     assert page.complaints() == []
     assert page.requests() == []
     page.close()
@@ -79,6 +85,7 @@ def test_page_in_korean_says_the_same(browser: Browser, tmp_path: Path, name: st
     assert [text for text in headings if not re.search("[가-힣0-9]", text)] == []
     assert page.value("document.documentElement.scrollWidth") <= PHONE
     assert page.value(OVERLAPS) == []
+    assert page.value(CUT) == []
     assert page.complaints() == []
     browser.ask("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
     page.value("document.getElementById('copy').click()")
@@ -217,6 +224,7 @@ def test_hostile_text_is_shown_as_text(browser: Browser, tmp_path: Path, width: 
     assert "49" not in page.value("document.querySelector('h1').textContent")
     assert page.value("document.documentElement.scrollWidth") <= width
     assert page.value(OVERLAPS) == []
+    assert page.value(CUT) == []
     assert page.complaints() == []
     assert page.requests() == []
     page.close()
@@ -234,4 +242,5 @@ def test_4096_ranks_are_drawn_at_once(browser: Browser, tmp_path: Path) -> None:
     assert drawn < 2000
     assert "ranks 1-4095" in page.value("document.body.innerText")
     assert page.value(OVERLAPS) == []
+    assert page.value(CUT) == []
     page.close()
