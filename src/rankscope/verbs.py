@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import metadata
+from typing import TYPE_CHECKING
 
 from rankscope.errors import UsageError
+
+if TYPE_CHECKING:
+    from importlib import metadata
 
 GROUP = "rankscope.verbs"
 
@@ -26,6 +29,9 @@ class Verb:
 
 def brought_verbs() -> dict[str, metadata.EntryPoint]:
     """Verbs of installed packages by their names, in their own order; not loaded."""
+    # Not above: what is imported there is imported before anybody minds Ctrl-C.
+    from importlib import metadata
+
     return {entry.name: entry for entry in metadata.entry_points(group=GROUP)}
 
 
