@@ -107,7 +107,9 @@ def test_a_healthy_job_is_not_blamed_in_any_phase_and_ends_as_it_would(
         (tmp_path / "idle now").touch()
         wait_for("idling")
         idling = look()
-        assert (idling["outcome"], idling["culprits"]) == ("unknown", []), idling["headline"]
+        # A sample may find a rank between two sleeps: then it moves.
+        assert idling["outcome"] in ("unknown", "ok"), idling["headline"]
+        assert idling["culprits"] == []
         assert idling["next"]
         (tmp_path / "evaluate now").touch()
         wait_for("evaluating")
