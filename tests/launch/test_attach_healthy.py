@@ -110,7 +110,7 @@ def test_a_healthy_job_is_not_blamed_in_any_phase_and_ends_as_it_would(
         # A sample may find a rank between two sleeps: then it moves.
         assert idling["outcome"] in ("unknown", "ok"), idling["headline"]
         assert idling["culprits"] == []
-        assert idling["next"]
+        assert idling["next"] or idling["outcome"] == "ok"
         (tmp_path / "evaluate now").touch()
         wait_for("evaluating")
         evaluating = look()

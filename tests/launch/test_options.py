@@ -24,6 +24,7 @@ OURS = {
     "report",
     "stages",
     "no_merge",
+    "prefix",
     "board",
     "page",
     "serialize_imports",
