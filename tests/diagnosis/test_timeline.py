@@ -39,6 +39,14 @@ def test_an_entry_gets_the_line_of_the_call_that_was_open_then() -> None:
     assert sites == [5, 9]
 
 
+def test_of_two_threads_each_entry_gets_the_call_of_its_own_group() -> None:
+    other = replace(call(1, at=1.2, left=2, group="1"), site=(make.frame("train.py", 9, "helper"),))
+    entries = (entry(1, 1.5), replace(entry(1, 1.6, group="1"), record_id=2))
+    timeline = build_timeline(rank(*entries, calls=(call(0, at=1, left=2), other)))
+    lines = [event.site[0].line for group in ("0", "1") if (event := timeline.at(group, 1)) is not None]
+    assert lines == [5, 9]
+
+
 def test_an_entry_outside_all_calls_has_no_line_unless_its_own() -> None:
     alone = build_timeline(rank(entry(1, 2.5), calls=(call(0, at=1, left=2),))).at("0", 1)
     assert alone is not None

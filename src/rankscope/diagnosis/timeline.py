@@ -273,10 +273,13 @@ class _Covering:
     def __init__(self, calls: Iterable[Call]) -> None:
         self._calls = [call for call in calls if call.depth == 0 and (call.group or call.op in COVERING | {BATCH})]
         self._starts = [call.entered_at for call in self._calls]
+        self._groups = {call.group for call in self._calls}
 
     def of(self, entry: Collective) -> Call | None:
         at = bisect_right(self._starts, entry.created_at + _SLACK_S)
         for call in reversed(self._calls[max(0, at - 4) : at]):
+            if call.group and call.group != entry.group and entry.group in self._groups:
+                continue  # another thread was in a call of its own group
             if call.left_at is None or call.left_at + _SLACK_S >= entry.created_at:
                 return call
         if entry.op.endswith("coalesced"):
