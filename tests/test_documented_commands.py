@@ -161,6 +161,7 @@ RUNNING: dict[str, Way] = {
     ),
     "bash run_tests.sh": Way(shows="--fast", instead="bash run_tests.sh --help", because="it runs this very test"),
     "python zoo/run.py --nccl": Way(shows="val_loss", instead="python zoo/run.py --nccl --list", because="needs a GPU"),
+    "python zoo/attach.py --nccl": Way(shows="--jobs", instead="python zoo/attach.py --help", because="needs a GPU"),
     "python zoo/compare.py": Way(
         shows="--tools", instead="python zoo/compare.py --help", because="runs the zoo, half an hour"
     ),
