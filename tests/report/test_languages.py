@@ -122,7 +122,7 @@ _SIMPLE: dict[Any, Callable[[str], tuple[Any, ...]]] = {
     int: lambda name: _NUMBERS.get(name, (7, 13, 1)),
     float: lambda _: (25.5,),
     str: lambda name: (_TEXTS.get(name, f"some_{name}"),),
-    Where: lambda _: (Where("/work/train.py", 88, "push"),),
+    Where: lambda _: (Where("/job/train.py", 88, "push"),),
 }
 _KEYS = {
     ("NotRuledOut", "what"): "long-kernel",
