@@ -87,10 +87,10 @@ def test_tensorboard_shows_the_verdict_as_text(pages: Path, tmp_path: Path) -> N
 def test_run_that_is_sent_gets_a_summary_and_an_offline_one_a_file(pages: Path, tmp_path: Path) -> None:
     place = tmp_path / "wandb/files"
     place.mkdir(parents=True)
-    page_with(pages, ("wandb", "https://api.example", "me/work/9"), ("wandb-offline", str(place), "10"))
+    page_with(pages, ("wandb", "https://api.example", "me/demo/9"), ("wandb-offline", str(place), "10"))
     trackers.leave_in_trackers(HANG, pages, stub(tmp_path, "wandb", STUB))
     run, summary = json.loads((tmp_path / "told").read_text())
-    assert (run, summary["rankscope/cause"]) == ("https://api.example me/work/9", "collective-skipped")
+    assert (run, summary["rankscope/cause"]) == ("https://api.example me/demo/9", "collective-skipped")
     assert "hunter2hunter2" not in summary["rankscope/headline"]
     assert json.loads((place / "rankscope-verdict.json").read_text())["cause"] == "collective-skipped"
 
@@ -127,7 +127,7 @@ def test_service_that_hangs_or_refuses_is_told_in_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(trackers, "LIMIT_S", 0.5 if "sleep" in library else 30.0)
-    page_with(pages, ("wandb", "https://api.example", "me/work/9"))
+    page_with(pages, ("wandb", "https://api.example", "me/demo/9"))
     began = time.monotonic()
     trackers.leave_in_trackers(HANG, pages, stub(tmp_path, "wandb", library))
     assert time.monotonic() - began < 25
