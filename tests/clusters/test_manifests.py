@@ -33,6 +33,16 @@ def test_yaml_reads_back_as_it_was(value: dict[str, Any]) -> None:
     assert yaml.safe_load(to_yaml(value)) == value
 
 
+NAMES = ["train.py", "7b_Run.py", "___.py", "a" * 80 + ".py", "x-.py"]
+
+
+@pytest.fixture(autouse=True)
+def folder_with_the_scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in NAMES:
+        (tmp_path / name).touch()
+
+
 def produced(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     assert launch_command(list(words)) == 0
     return capsys.readouterr().out
@@ -85,9 +95,6 @@ def test_sky_task_reads_skypilots_variables(tmp_path: Path, capsys: pytest.Captu
         *("run", "--nnodes", "2", "--node-rank", "1", "--master-addr", "10.0.0.7", "--master-port", "29500"),
         *("--nproc-per-node", "4", "train.py"),
     ]
-
-
-NAMES = ["train.py", "7b_Run.py", "___.py", "a" * 80 + ".py", "x-.py"]
 
 
 @pytest.mark.parametrize("script", NAMES)

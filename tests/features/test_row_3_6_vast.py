@@ -17,7 +17,7 @@ COMMAND_LINE = "rankscope launch vast --config my.yaml --auto-shutdown --dry-run
 @pytest.fixture
 def dry_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "my.yaml").write_text("")
+    (tmp_path / "my.yaml").write_text("training:\n  batch_size: 4\n")
     assert main(["launch", "vast", "--config", "my.yaml", "--auto-shutdown", "--dry-run"]) == 0
     shown = capsys.readouterr()
     assert "2 GPUs" in shown.err

@@ -12,11 +12,12 @@ import pytest
 
 from rankscope.cli import main
 from rankscope.errors import RankscopeError
+from rankscope.evidence import launchers
 from rankscope.evidence.jobs import SeveralJobs
 from rankscope.launch import entry, options
 from rankscope.launch.folder import make_run_folder
 from rankscope.launch.watched import options as watch_options
-from rankscope.report import top
+from rankscope.report import again, top
 from rankscope.testing.mark import read_mark
 
 WRONG_USES: tuple[tuple[str, str], ...] = (
@@ -267,6 +268,26 @@ WRONG_USES: tuple[tuple[str, str], ...] = (
     ("launch vast --remote-folder there --dry-run -- train.py", "give a whole path"),
     ("launch vast --num-gpus 2 --dry-run -- --nproc-per-node 4 train.py", "each rank needs a GPU"),
     ("launch vast --fetch /etc --dry-run -- train.py", "inside of the work folder"),
+    ("attach --pid 1", "leave --pid out to have the job found"),
+    ("diagnose /", "give the run's folder, or files that a job left"),
+    ("report /proc", "give the run's folder, or files that a job left"),
+    ("diagnose https://host/train.log", "is an address, not a path: download it first"),
+    ("report s3://bucket/run", "is an address, not a path: download it first"),
+    ("diagnose file:///tmp/no.log", "write /tmp/no.log"),
+    ("diagnose node-1:/runs/train", "copy it first (scp"),
+    ("diagnose 'nccl_trace_rank_*'", "no file matches 'nccl_trace_rank_*'"),
+    ("diagnose '~/runs'", "write $HOME, or no quotes"),
+    ("run https://host/train.py", "download it first"),
+    ("train --debug --config https://host/my.json", "download it first"),
+    ("check imports --script https://host/train.py", "download it first"),
+    ("train --debug --config blank.json", "is empty: write sections of keys and values"),
+    ("prepare --debug --config blank.yaml", "is empty: write sections of keys and values"),
+    ("launch vast --config bad.json --dry-run", "bad.json:1: not JSON"),
+    ("launch vast --config flat.json --dry-run", "did you mean 'training.batch_size'?"),
+    ("launch vast --config blank.yaml --dry-run", "is empty"),
+    ("launch slurm -- missing.py", "the script 'missing.py' does not exist"),
+    ("launch slurm --dry-run -- --nproc-per-node 2 missing.py", "the script 'missing.py' does not exist"),
+    ("launch sky -- missing.py", "the script 'missing.py' does not exist"),
     ("NUM_GPUS=two train --debug", "NUM_GPUS=two is no number of GPUs: give 1 or more, or unset it"),
     ("GPU_RANK=x train --debug", "write GPU_RANK=3, or unset it"),
     ("NCCL_TIMEOUT=soon train --debug", "must be a whole number"),
@@ -285,6 +306,9 @@ CONFIGURATIONS = {
     "bad.yaml": "a: [1,\n",
     "twice.yaml": "training:\n  batch_size: 4\n  batch_size: 8\n",
     "bad.toml": "x = \n",
+    "blank.json": "",
+    "blank.yaml": "\n  \n",
+    "nothing.yaml": "# training:\n#   batch_size: 4\n",
 }
 
 
@@ -307,6 +331,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(entry, "run_prepared", prepared)
     monkeypatch.setattr(entry, "run", parsed)
     monkeypatch.setattr(entry, "watch", watched)
+    monkeypatch.setattr(launchers, "may_lead", lambda _pid: False)  # whatever the first process here is
 
 
 def prepared(arguments: Callable[[], list[str]]) -> int:
@@ -365,6 +390,22 @@ def test_an_option_after_the_script_is_pointed_out(capsys: pytest.CaptureFixture
     Path("takes.py").write_text("parser.add_argument('--nnodes')\n")
     assert main(["run", "takes.py", "--nnodes", "2"]) == 0
     assert capsys.readouterr().err == ""
+
+
+def test_a_configuration_that_sets_nothing_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--debug", "--config", "nothing.yaml", "--show-config"]) == 0
+    assert "nothing.yaml changes nothing" in capsys.readouterr().err
+    assert main(["train", "--debug", "--show-config"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_a_folder_that_takes_long_to_read_says_what_is_read(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(again, "_QUIET_S", 0.0)
+    Path("folder/some.log").write_text("nothing to tell\n")
+    assert main(["diagnose", "folder"]) == 3
+    assert "reading on: 1 files so far, now in folder" in capsys.readouterr().err
 
 
 def test_a_program_below_a_process_with_several_jobs_is_asked_for(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from rankscope.clusters.what_runs import refuse_missing_script
 from rankscope.clusters.yaml_text import Value, to_yaml
 from rankscope.errors import UsageError
 from rankscope.spelling import mended
@@ -186,6 +187,8 @@ def launch_manifest(place: str, arguments: list[str]) -> int:
         raise UsageError("--nodes must be at least 1 and --gpus at least 0")
     if place == "sky" and chosen.gpus and not chosen.gpu:
         raise UsageError("--gpus needs --gpu: say which kind, as --gpu H100")
+    if place == "sky":  # it is sent from here; a container has its own in the image
+        refuse_missing_script(command)
     name = _name(chosen.name or next((Path(word).stem for word in command if word.endswith(".py")), "train"))
     if place == "sky":
         text = sky_task(ClusterRun(command, name, chosen.nodes, chosen.gpus, gpu=chosen.gpu))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from rankscope.clusters.what_runs import refuse_missing_script
 from rankscope.errors import RankscopeError, UsageError
 from rankscope.spelling import mended
 
@@ -174,6 +175,7 @@ def launch_slurm(arguments: list[str]) -> int:
     if chosen.nodes < 1 or chosen.warn < 1:
         raise UsageError("--nodes and --warn must be at least 1")
     _refuse_options(chosen)
+    refuse_missing_script(command)
     named = next((word for word in command if word.endswith(".py")), "train")
     text = script(
         SlurmJob(

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rankscope.errors import UsageError
+from rankscope.given_paths import not_there
 from rankscope.launch.gpu_choice import parse_wish
 from rankscope.report import live
 from rankscope.spelling import nearest
@@ -91,7 +92,7 @@ def _refuse_script(script: str) -> None:
             raise UsageError(f"'{script}' is a folder without a __main__.py; name the script itself")
         return
     if not os.path.exists(script):
-        raise UsageError(f"the script '{script}' does not exist (current folder: {os.getcwd()})")
+        raise UsageError(not_there(script, what="the script"))
     if not stat.S_ISREG(os.stat(script).st_mode):
         raise UsageError(f"'{script}' is a pipe or a device, which only one rank could read: give a file")
     if not os.access(script, os.R_OK):

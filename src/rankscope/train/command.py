@@ -12,6 +12,7 @@ from typing import NoReturn
 from rankscope.distributed.environment import TIMEOUTS
 from rankscope.errors import MissingTorch, UsageError
 from rankscope.spelling import Once, mended
+from rankscope.terminal_text import harmless
 from rankscope.train.config import RunConfig
 from rankscope.train.fault_plan import KINDS, FaultKind, FaultPlan, parse_fault
 
@@ -43,6 +44,8 @@ def train_command(arguments: list[str]) -> int:
     from rankscope.train.settings import load_config, render_config
 
     loaded = load_config(_preset(options), options.config, options.override, named_options(options))
+    if options.config is not None and not loaded.uses(options.config):
+        print(harmless(f"rankscope: {options.config} changes nothing: it sets no key that counts"), file=sys.stderr)
     if options.show_config:
         sys.stdout.write(render_config(loaded))
         return 0

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib.util
+import io
 import os
 import re
 import secrets
@@ -13,9 +16,11 @@ from typing import NoReturn
 
 from rankscope.clusters.vast.plan import FOLDER, IMAGE, OfferLimits, VastPlan, offer_query
 from rankscope.clusters.vast.scripts import job_script, onstart
+from rankscope.clusters.what_runs import script_of
 from rankscope.errors import UsageError
 from rankscope.spelling import mended
 from rankscope.terminal_text import harmless
+from rankscope.verbs import brought_verbs, load_verb
 
 EPILOG = """\
 The key is taken from VAST_API_KEY or from the file that `vastai set api-key` wrote. The work folder is sent over ssh
@@ -82,6 +87,8 @@ def _plan(chosen: argparse.Namespace) -> VastPlan:
     config = _inside(chosen.config, workdir, "--config") if chosen.config is not None else None
     if not command and config is None:
         raise UsageError("nothing to run: give --config FILE for rankscope train, or a script after --")
+    if not command:
+        _check_config(chosen.config)
     if chosen.num_gpus is None:
         chosen.num_gpus, why = _gpus_wanted(command)
         _say(f"{chosen.num_gpus} GPUs{why}; --num-gpus changes that")
@@ -143,12 +150,21 @@ def _gpus_wanted(command: tuple[str, ...]) -> tuple[int, str]:
 
 def _check_command(command: tuple[str, ...], workdir: Path, gpus: int) -> None:
     """What would fail there, on a machine that is paid for."""
-    script = next((word for word in command if word.endswith(".py")), None)
+    script = script_of(command)
     if script is not None and not Path(script).is_absolute() and not (workdir / script).is_file():
         raise UsageError(f"there is no '{script}' in --workdir {workdir}, which is what is sent")
     ranks, _ = _gpus_wanted(command)
     if _ranks_option(command) and ranks > gpus:
         raise UsageError(f"--nproc-per-node {ranks} and --num-gpus {gpus}: each rank needs a GPU; leave one out")
+
+
+def _check_config(path: Path) -> None:
+    """As `rankscope train` there will read it. Raises its UsageError."""
+    brought = brought_verbs().get("train")
+    if brought is None or (path.suffix in (".yaml", ".yml") and importlib.util.find_spec("yaml") is None):
+        return  # it is read there alone
+    with contextlib.redirect_stdout(io.StringIO()):
+        load_verb(brought).command(["--config", str(path), "--show-config"])
 
 
 def _ranks_option(command: tuple[str, ...]) -> str:

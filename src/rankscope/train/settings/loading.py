@@ -29,6 +29,10 @@ class Loaded:
     origin: dict[str, str]
     """For each `section.field`: `default`, `preset NAME`, `FILE:LINE`, `--override`, or an option of its own."""
 
+    def uses(self, file: Path) -> bool:
+        """Whether a value of it counts: it may hold comments alone, or be overridden everywhere."""
+        return any(place.startswith(f"{file}:") for place in self.origin.values())
+
 
 def load_config(
     preset: str | None,
