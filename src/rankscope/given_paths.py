@@ -12,6 +12,8 @@ _OTHER_HOST = re.compile(r"[\w.-]+@[\w.-]+:.+|[\w.-]+:[/~].*")
 
 def not_there(path: str, *, what: str = "") -> str:
     """One line about a path that does not exist. `what` stands before it, as `the script`."""
+    if not path:
+        return f"the name of {what or 'a file or folder'} is empty (a variable that is not set?): write it out"
     named = f"{what} '{path}'".lstrip()
     if _FILE_ADDRESS.match(path):
         return f"'{path}' is an address, not a path: write /{_FILE_ADDRESS.sub('', path)}"

@@ -128,7 +128,7 @@ WRONG_USES: tuple[tuple[str, str], ...] = (
     ("run --max-restarts -1 train.py", "max_restarts"),
     ("run pipe", "a pipe or a device, which only one rank could read"),
     ("run dangling", "does not exist"),
-    ("run ''", "the script '' does not exist"),
+    ("run ''", "the name of the script is empty"),
     ("run -m", "there is no script to run"),
     ("run -m train.py", "write -m train, or leave -m out"),
     ("run -m nosuch.module", "no module 'nosuch' is found"),
@@ -228,7 +228,7 @@ WRONG_USES: tuple[tuple[str, str], ...] = (
     ("report empty.log --output empty.log", "name another file"),
     ("report empty.log --output ''", "- for standard output"),
     ("report empty.log --ouput x", "did you mean '--output'?"),
-    ("attach --pid 0", "process 0 is gone"),
+    ("attach --pid 0", "processes have numbers above 0"),
     ("attach --pid 1.5", "write it in digits"),
     ("attach 4121", "unrecognized arguments: 4121"),
     ("attach --watch 3601", "give 1 to 3600 seconds"),
@@ -288,6 +288,42 @@ WRONG_USES: tuple[tuple[str, str], ...] = (
     ("launch slurm -- missing.py", "the script 'missing.py' does not exist"),
     ("launch slurm --dry-run -- --nproc-per-node 2 missing.py", "the script 'missing.py' does not exist"),
     ("launch sky -- missing.py", "the script 'missing.py' does not exist"),
+    ("diagnose ''", "the name of a file or folder is empty"),
+    ("attach --pid -5", "pgrep -af python"),
+    ("run train.ipynb", "jupyter nbconvert --to script"),
+    ("run train.sh", "rankscope watch -- bash train.sh"),
+    ("run python train.py", "leave it out, as in rankscope run train.py"),
+    ("run python3.11 train.py", "leave it out, as in rankscope run train.py"),
+    ("run torchrun --nproc-per-node 2 train.py", "rankscope watch -- torchrun"),
+    ("run --page 0.0.0.0 train.py", "--page 0.0.0.0:8080"),
+    ("run -n 2 train.py", "did you mean '--nproc-per-node'?"),
+    ("run train.py:main", "does not exist"),
+    ("run --lang de train.py", "'en', 'ko'"),
+    ("run --prefix {gpx} train.py", "write {rank}, {local_rank}, {gpu} or {host}"),
+    ("watch train.py", "rankscope watch -- python train.py"),
+    ("RANKSCOPE_LANG=xx diagnose empty.log", "give one of en, ko"),
+    ("check all", "leave it out for all"),
+    ("launch slurm train.py --dry-run", "write rankscope launch slurm --dry-run ... -- train.py"),
+    ("launch vast train.py --auto-shutdown", "stands behind the script and would go to it"),
+    ("launch sky train.py --gpus=8", "stands behind the script and would go to it"),
+    ("launch slurm --name 'a b' --dry-run -- train.py", "write a-b"),
+    ("launch slurm --partition 'long gpu' --dry-run -- train.py", "write long-gpu"),
+    ("launch slurm --warn 99999999 --dry-run -- train.py", "65535 seconds"),
+    ("launch k8s --image 'a b' -- train.py", "REGISTRY/NAME:TAG"),
+    ("launch sky --gpu H100 -- train.py", "as --gpus 8"),
+    ("launch vast --config train.py --dry-run", "ends in .json, .yaml, .yml or .toml"),
+    ("train --debug --override checkpoint.dir=", "checkpoint.dir is empty: name a folder"),
+    ("train --debug --override data.cache_dir=' '", "data.cache_dir is empty: name a folder"),
+    ("prepare --debug --cache-dir ''", "data.cache_dir is empty: name a folder"),
+    ("train --debug --export ''", "write --export weights"),
+    ("train --plan --nproc-per-node 0", "a job needs at least 1 rank"),
+    ("train --debug --override 'training.batch_size=4 training.max_steps=3'", "an --override of its own"),
+    ("train --debug --override training.batch_size=4,training.max_steps=3", "an --override of its own"),
+    ("train -debug", "did you mean '--debug'?"),
+    ("train --preset Debug", "did you mean 'debug'?"),
+    ("train --debug --resume", "no|auto|PATH"),
+    ("prepare --debug --cache-dir train.py", "write another data.cache_dir"),
+    ("prepare --debug --override data.source=jsonl --override data.paths=notes.txt", "notes.txt, line 1: not JSON"),
     ("NUM_GPUS=two train --debug", "NUM_GPUS=two is no number of GPUs: give 1 or more, or unset it"),
     ("GPU_RANK=x train --debug", "write GPU_RANK=3, or unset it"),
     ("NCCL_TIMEOUT=soon train --debug", "must be a whole number"),
@@ -319,6 +355,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     (tmp_path / "train.py").write_text("print('trained')\n")
+    (tmp_path / "train.sh").write_text("python train.py\n")
+    (tmp_path / "train.ipynb").write_text("{}")
+    (tmp_path / "notes.txt").write_text("no JSON\n")
     (tmp_path / "folder").mkdir()
     (tmp_path / "empty.log").write_text("")
     for name, text in CONFIGURATIONS.items():
@@ -374,7 +413,7 @@ def test_a_wrong_use_is_one_line_with_the_word_to_write_instead(
 
 
 def test_there_are_more_than_fifty() -> None:
-    assert len(WRONG_USES) > 240
+    assert len(WRONG_USES) > 300
     assert len({use for use, _ in WRONG_USES}) == len(WRONG_USES)
 
 
@@ -432,6 +471,8 @@ def test_a_program_below_a_process_with_several_jobs_is_asked_for(
         (pytest.mark.ranks(2, timeout="soon"), "give seconds, as timeout=300"),
         (pytest.mark.ranks(2, stall=float("nan")), "give seconds, as stall=5"),
         (pytest.mark.ranks(2, backend=""), "write backend='gloo' or 'nccl'"),
+        (pytest.mark.ranks(2, backend="ncll"), "did you mean 'nccl'?"),
+        (pytest.mark.ranks(True), "give 1 rank or more"),
     ],
     ids=str,
 )

@@ -112,7 +112,7 @@ def parse(arguments: list[str]) -> Choice:
     found = parser.parse_args(arguments)
     unknown = [step for step in found.steps if step not in STEPS]
     if unknown:
-        close = nearest(unknown[0], STEPS, "; ")
+        close = "; leave it out for all" if unknown[0] == "all" else nearest(unknown[0], STEPS, "; ")
         raise UsageError(f"no step '{unknown[0]}'{close}; the steps are {', '.join(STEPS)}")
     if found.ranks is not None and found.ranks < 1:
         raise UsageError(f"--ranks {found.ranks}: a check needs at least 1 rank")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from rankscope.clusters.what_runs import refuse_missing_script
+from rankscope.clusters.what_runs import refuse_missing_script, refuse_own_options
 from rankscope.clusters.yaml_text import Value, to_yaml
 from rankscope.errors import UsageError
 from rankscope.spelling import mended
@@ -180,6 +180,7 @@ def launch_manifest(place: str, arguments: list[str]) -> int:
         )
     parser.add_argument("command", nargs=argparse.REMAINDER, help="options of rankscope run, and the script")
     chosen = parser.parse_args(arguments)
+    refuse_own_options(chosen.command, parser)
     command = tuple(chosen.command[1:] if chosen.command[:1] == ["--"] else chosen.command)
     if not command:
         raise UsageError(f"nothing to run: write rankscope launch {place} --nodes 2 -- train.py")
@@ -189,6 +190,8 @@ def launch_manifest(place: str, arguments: list[str]) -> int:
         raise UsageError("--gpus needs --gpu: say which kind, as --gpu H100")
     if place == "sky":  # it is sent from here; a container has its own in the image
         refuse_missing_script(command)
+    if place == "sky" and chosen.gpu and not chosen.gpus:
+        raise UsageError(f"--gpu {chosen.gpu} needs --gpus: say how many of each node, as --gpus 8")
     name = _name(chosen.name or next((Path(word).stem for word in command if word.endswith(".py")), "train"))
     if place == "sky":
         text = sky_task(ClusterRun(command, name, chosen.nodes, chosen.gpus, gpu=chosen.gpu))
@@ -208,6 +211,8 @@ def launch_manifest(place: str, arguments: list[str]) -> int:
 def _kubernetes(chosen: argparse.Namespace, command: tuple[str, ...], name: str) -> str:
     if not chosen.image.strip():
         raise UsageError("--image is empty: name one with Python, torch, rankscope and the program in it")
+    if len(chosen.image.split()) != 1:
+        raise UsageError(f"--image '{chosen.image}' has spaces: write it as REGISTRY/NAME:TAG")
     if not _QUANTITY.fullmatch(chosen.shm):
         raise UsageError(f"--shm {chosen.shm} is no size of Kubernetes: write 16Gi or 500Mi")
     if chosen.max_restarts < 0:

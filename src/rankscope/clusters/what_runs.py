@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +16,21 @@ def script_of(command: Sequence[str]) -> str | None:
     if any(word in ("-m", "--module", "--no-python", "--no_python") for word in before):
         return None
     return next((word for word in command if word.endswith(".py")), None)
+
+
+def refuse_own_options(given: Sequence[str], parser: argparse.ArgumentParser) -> None:
+    """Raises UsageError for an option of this command that stands behind the script, where no -- says that it is meant
+    for the script: `--dry-run` there would start everything."""
+    if given[:1] == ["--"]:
+        return
+    own = {name for name in parser._option_string_actions if name.startswith("--")}
+    own -= {"--help", "--output", "--name", "--config", "--env"}  # these a script may well have
+    misplaced = next((word for word in given if word.partition("=")[0] in own), None)
+    if misplaced is not None:
+        raise UsageError(
+            f"{misplaced} stands behind the script and would go to it: write {parser.prog} {misplaced} ... -- "
+            f"{next((word for word in given if word.endswith('.py')), 'train.py')}"
+        )
 
 
 def refuse_missing_script(command: Sequence[str]) -> None:

@@ -333,6 +333,8 @@ def _speak_in_one_line(parser: argparse.ArgumentParser) -> None:
             message = (
                 "there is no script to run: name it after the options, as in rankscope run --nproc-per-node 2 train.py"
             )
+        if any(message == f"unrecognized arguments: {word}" for word in ("-n", "-np", "-g")):
+            message += "; did you mean '--nproc-per-node'?"
         raise UsageError(f"{mended(message, parser)} (see 'rankscope run --help')")
 
     parser.error = error  # type: ignore[method-assign]

@@ -105,6 +105,9 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
 
 def _chosen_job(pids: list[int], words: Language) -> FoundJob | None:
     """None where no job runs here that may be looked into. Raises NoRanks for pids that are none."""
+    wrong = next((pid for pid in pids if pid < 1), None)
+    if wrong is not None:
+        raise UsageError(f"--pid {wrong}: processes have numbers above 0; `pgrep -af python` lists them")
     if 1 in pids and not launchers.may_lead(1):
         raise UsageError(
             "--pid 1 started everything on this machine, so it tells no job: leave --pid out to have the job found, or "

@@ -76,6 +76,12 @@ def _refuse_contradictions(options: argparse.Namespace) -> None:
         raise UsageError(f"{asked[0]} and {asked[1]} each do their work and stop: leave one out")
     if options.preset == "":
         raise UsageError("--preset is empty: write --preset production, or leave it out")
+    if options.export is not None and str(options.export) == ".":
+        raise UsageError("--export names no folder of its own: write --export weights, say")
+    if options.nproc_per_node is not None and options.nproc_per_node < 1:
+        raise UsageError(
+            f"--nproc-per-node {options.nproc_per_node}: a job needs at least 1 rank; leave it out for all GPUs"
+        )
     keys = {each.partition("=")[0].strip() for each in options.override}
     for option, (key, _) in named_options(options).items():
         if option.startswith("--") and key in keys:

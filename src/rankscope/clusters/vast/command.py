@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from rankscope.clusters.vast.plan import FOLDER, IMAGE, OfferLimits, VastPlan, offer_query
 from rankscope.clusters.vast.scripts import job_script, onstart
-from rankscope.clusters.what_runs import script_of
+from rankscope.clusters.what_runs import refuse_own_options, script_of
 from rankscope.errors import UsageError
 from rankscope.spelling import mended
 from rankscope.terminal_text import harmless
@@ -42,7 +42,9 @@ class _Parser(argparse.ArgumentParser):
 
 def launch_vast(arguments: list[str]) -> int:
     """The verb: the exit code is the job's."""
-    chosen = _parser().parse_args(arguments)
+    parser = _parser()
+    chosen = parser.parse_args(arguments)
+    refuse_own_options(chosen.command, parser)
     plan = _plan(chosen)
     if chosen.dry_run:
         sys.stdout.write(dry_run(plan))

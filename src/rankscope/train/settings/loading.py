@@ -119,6 +119,8 @@ def _override(text: str) -> Entry:
     key, equals, value = text.partition("=")
     if not equals or "." not in key:
         raise UsageError(f"--override {text}: write section.name=value, as in training.batch_size=4")
+    if re.search(r"[\s,;]\w+\.\w+=", value):
+        raise UsageError(f"--override {text}: give each of them an --override of its own")
     return Entry(key.strip(), value, "--override")
 
 
