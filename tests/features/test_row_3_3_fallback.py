@@ -10,6 +10,10 @@ from rankscope import setup_distributed
 
 ROW = "3.3"
 COMMAND_LINE = "DDP_BACKEND=gloo rankscope run train.py"
+DIFFERS = (
+    "All ranks agree before any of them uses a backend; the notes fall back rank by rank, which leaves "
+    "ranks in groups of different backends that wait for each other."
+)
 ONE_REFUSES = """
 import os
 import rankscope

@@ -12,6 +12,10 @@ from rankscope.clusters.vast.scripts import needed_packages
 
 ROW = "3.6"
 COMMAND_LINE = "rankscope launch vast --config my.yaml --auto-shutdown --dry-run"
+DIFFERS = (
+    "The words of success and failure are `rankscope: the job has completed successfully` and `rankscope: the"
+    " job failed with exit code N`. Without `--num-gpus` two GPUs are rented and the line says so."
+)
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 SHOWN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "DDP_BACKEND")
 TOLD_ON_FAILURE = ("NCCL_", "CUDA_", "TORCH_NCCL_", "GLOO_")
 OK = "ok"
+_FALLING_BACK = "NCCL failed ({reason}), trying Gloo fallback..."
 _BY_VARIABLE = "DDP_BACKEND=gloo"
 _NOT_WANTED, _GIVEN_UP = "gloo", "gloo in place of nccl"
 """What a rank would take, before its reason: Gloo as such, or because NCCL failed on it."""
@@ -85,12 +86,15 @@ def _set_up(log: _Log, timeout_s: float, given: torch.device | None) -> Distribu
         if refused is not None:
             if place.backend == "nccl":
                 raise NoGroup(f"NCCL was asked for with DDP_BACKEND=nccl and does not work: {refused}")
-            _warn_of_fallback(log, refused)
+            log.warning(_FALLING_BACK.format(reason=refused))
             backend, fell_back = "gloo", True
         else:
             _bind(device)
     if backend == "gloo":
         _use_gloo(store, place, log, timeout_s)
+    if fell_back:
+        log.warning("Fell back to Gloo backend (NCCL failed), on all ranks")
+        log.warning("Gloo is CPU-based and slower - for debugging only!")
     log.info(f"Distributed training initialized: {place.world_size} ranks, backend {backend}, device {device}")
     log.debug(f"setup_distributed() returning successfully for rank {place.rank}")
     return Distributed(place.rank, place.local_rank, place.world_size, backend, device, fell_back)
@@ -159,7 +163,7 @@ def _agree(store: Any, place: Place, wanted: str, log: _Log, timeout_s: float) -
     fell_back = any(other == "nccl" or other.startswith(f"{_GIVEN_UP}: ") for other in words)
     log.debug(f"Backend gloo for all ranks, because of rank {rank}: {reason}")
     if fell_back:
-        _warn_of_fallback(log, f"rank {rank}: {reason}")
+        log.warning(_FALLING_BACK.format(reason=f"rank {rank}: {reason}"))
     return "gloo", fell_back
 
 
@@ -237,12 +241,6 @@ def form_group(backend: str, store: Any, place: Place, log: _Log, timeout_s: flo
         timeout=timedelta(seconds=timeout_s),
     )
     log.debug(f"dist.init_process_group(backend='{backend}') completed successfully")
-
-
-def _warn_of_fallback(log: _Log, reason: str) -> None:
-    log.warning(f"NCCL failed ({reason}), trying Gloo fallback...")
-    log.warning("Fell back to Gloo backend (NCCL failed), on all ranks")
-    log.warning("Gloo is CPU-based and slower - for debugging only!")
 
 
 class _Log:
