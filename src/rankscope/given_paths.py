@@ -23,6 +23,8 @@ def not_there(path: str, *, what: str = "") -> str:
         return f"'{path}' is on another machine: copy it first (scp '{path}' .), and give the copy"
     if path.startswith("~"):
         return f"{named} does not exist: the shell leaves ~ as it is between quotes; write $HOME, or no quotes"
+    if os.path.isdir(path):
+        return f"'{path}' is a folder: name the file in it"
     here = f" (current folder: {os.getcwd()})" if not os.path.isabs(path) else ""
     if re.search(r"[*?]", path):
         return f"no file matches '{path}'{here}"

@@ -312,6 +312,17 @@ WRONG_USES: tuple[tuple[str, str], ...] = (
     ("launch k8s --image 'a b' -- train.py", "REGISTRY/NAME:TAG"),
     ("launch sky --gpu H100 -- train.py", "as --gpus 8"),
     ("launch vast --config train.py --dry-run", "ends in .json, .yaml, .yml or .toml"),
+    ("launch vast --env NOT_SET --dry-run -- train.py", "it is not set here"),
+    ("launch vast --gpu '' --dry-run -- train.py", "--gpu is empty"),
+    ("launch vast --image '' --dry-run -- train.py", "--image is empty"),
+    ("launch vast --fetch '' --dry-run -- train.py", "--fetch is empty"),
+    ("launch vast --disk nan --dry-run -- train.py", "give a number above 0"),
+    ("launch vast --max-price inf --dry-run -- train.py", "give a number above 0"),
+    ("launch k8s --image img --name '' -- train.py", "--name is empty"),
+    ("launch slurm --nodes 2 --dry-run -- --nnodes 4 train.py", "leave --nnodes out"),
+    ("launch slurm --gpus-per-node 2 --dry-run -- --nproc_per_node=8 train.py", "each rank needs one"),
+    ("launch k8s --image img --gpus 2 -- --nproc-per-node 8 train.py", "each rank needs one"),
+    ("check imports --script folder", "'folder' is a folder: name the file in it"),
     ("train --debug --override checkpoint.dir=", "checkpoint.dir is empty: name a folder"),
     ("train --debug --override data.cache_dir=' '", "data.cache_dir is empty: name a folder"),
     ("prepare --debug --cache-dir ''", "data.cache_dir is empty: name a folder"),
@@ -413,7 +424,7 @@ def test_a_wrong_use_is_one_line_with_the_word_to_write_instead(
 
 
 def test_there_are_more_than_fifty() -> None:
-    assert len(WRONG_USES) > 300
+    assert len(WRONG_USES) > 310
     assert len({use for use, _ in WRONG_USES}) == len(WRONG_USES)
 
 

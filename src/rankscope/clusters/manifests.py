@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from rankscope.clusters.what_runs import refuse_missing_script, refuse_own_options
+from rankscope.clusters.what_runs import refuse_missing_script, refuse_other_numbers, refuse_own_options
 from rankscope.clusters.yaml_text import Value, to_yaml
 from rankscope.errors import UsageError
 from rankscope.spelling import mended
@@ -190,6 +190,9 @@ def launch_manifest(place: str, arguments: list[str]) -> int:
         raise UsageError("--gpus needs --gpu: say which kind, as --gpu H100")
     if place == "sky":  # it is sent from here; a container has its own in the image
         refuse_missing_script(command)
+    refuse_other_numbers(command, nodes=chosen.nodes, gpus=chosen.gpus or None)
+    if chosen.name is not None and not chosen.name.strip():
+        raise UsageError("--name is empty: give a name, or leave it out")
     if place == "sky" and chosen.gpu and not chosen.gpus:
         raise UsageError(f"--gpu {chosen.gpu} needs --gpus: say how many of each node, as --gpus 8")
     name = _name(chosen.name or next((Path(word).stem for word in command if word.endswith(".py")), "train"))

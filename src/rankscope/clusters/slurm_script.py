@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from rankscope.clusters.what_runs import refuse_missing_script, refuse_own_options
+from rankscope.clusters.what_runs import refuse_missing_script, refuse_other_numbers, refuse_own_options
 from rankscope.errors import RankscopeError, UsageError
 from rankscope.spelling import mended
 
@@ -143,8 +143,8 @@ def _refuse_options(chosen: argparse.Namespace) -> None:
     if chosen.warn > _LONGEST_WARNING_S:
         raise UsageError(f"--warn {chosen.warn}: Slurm warns {_LONGEST_WARNING_S} seconds before the end at most")
     for option in chosen.sbatch:
-        if not option.strip():
-            raise UsageError("--sbatch is empty: give an option of sbatch, as exclusive or mem=64G")
+        if not option.strip() or len(option.splitlines()) > 1:
+            raise UsageError("--sbatch is empty or several lines: give an option of sbatch, as exclusive or mem=64G")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -184,6 +184,7 @@ def launch_slurm(arguments: list[str]) -> int:
         raise UsageError("--nodes and --warn must be at least 1")
     _refuse_options(chosen)
     refuse_missing_script(command)
+    refuse_other_numbers(command, nodes=chosen.nodes, gpus=chosen.gpus_per_node)
     named = next((word for word in command if word.endswith(".py")), "train")
     text = script(
         SlurmJob(

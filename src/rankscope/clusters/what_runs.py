@@ -33,6 +33,28 @@ def refuse_own_options(given: Sequence[str], parser: argparse.ArgumentParser) ->
         )
 
 
+def refuse_other_numbers(command: Sequence[str], *, nodes: int, gpus: int | None) -> None:
+    """Raises UsageError where options of `rankscope run` ask for other machines than those that are asked for."""
+    given = _number(command, "--nnodes")
+    if given is not None and given != nodes:
+        raise UsageError(f"--nodes {nodes} and --nnodes {given} contradict each other: leave --nnodes out")
+    ranks = _number(command, "--nproc-per-node")
+    if ranks is not None and gpus is not None and ranks > gpus:
+        raise UsageError(f"--nproc-per-node {ranks}, and a node has {gpus} GPUs: each rank needs one; leave one out")
+
+
+def _number(command: Sequence[str], option: str) -> int | None:
+    """The value of an option before the script, where it is a number."""
+    for place, word in enumerate(command):
+        name, equals, value = word.partition("=")
+        if name.replace("_", "-") == option:
+            value = value if equals else next(iter(command[place + 1 : place + 2]), "")
+            return int(value) if value.isdigit() else None
+        if word.endswith(".py"):
+            return None
+    return None
+
+
 def refuse_missing_script(command: Sequence[str]) -> None:
     """Raises UsageError where the script is not in this folder, which the other machine shares or is sent."""
     script = script_of(command)

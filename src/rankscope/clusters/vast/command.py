@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import importlib.util
 import io
+import math
 import os
 import re
 import secrets
@@ -46,11 +47,14 @@ def launch_vast(arguments: list[str]) -> int:
     chosen = parser.parse_args(arguments)
     refuse_own_options(chosen.command, parser)
     plan = _plan(chosen)
+    from rankscope.clusters.vast.remote import environment_file
+
+    brought = environment_file(chosen.env, os.environ)
     if chosen.dry_run:
         sys.stdout.write(dry_run(plan))
         return 0
     from rankscope.clusters.vast.account import Account
-    from rankscope.clusters.vast.remote import environment_file, public_key
+    from rankscope.clusters.vast.remote import public_key
     from rankscope.clusters.vast.session import Wanted, launch
 
     if shutil.which("ssh") is None:
@@ -60,7 +64,7 @@ def launch_vast(arguments: list[str]) -> int:
     results = chosen.run_dir or Path("runs") / f"vast-{plan.name}"
     if results.exists() and any(results.iterdir()):
         raise UsageError(f"--run-dir {results} is not empty: give another one")
-    wanted = Wanted(results, key, identity, environment_file(chosen.env, os.environ), tuple(chosen.fetch))
+    wanted = Wanted(results, key, identity, brought, tuple(chosen.fetch))
     try:
         return launch(plan, wanted, account, _say)
     except KeyboardInterrupt:
@@ -189,8 +193,15 @@ def _check_numbers(chosen: argparse.Namespace) -> None:
         raise UsageError(f"--min-reliability {chosen.min_reliability:g}: give a number from 0 to 1, as 0.98")
     for option in ("max_price", "disk", "start_limit"):
         value = getattr(chosen, option)
-        if value is not None and value <= 0:
+        if value is not None and not 0 < value < math.inf:
             raise UsageError(f"--{option.replace('_', '-')} {value:g}: give a number above 0")
+    for option, text in (
+        ("--gpu", chosen.gpu),
+        ("--image", chosen.image),
+        *(("--fetch", path) for path in chosen.fetch),
+    ):
+        if text is not None and not text.strip():
+            raise UsageError(f"{option} is empty (a variable that is not set?): write it out, or leave it out")
     for condition in chosen.offer:
         if not re.fullmatch(r"\w+\s*(<=|>=|!=|==|=|<|>|:)\s*\S+", condition):
             raise UsageError(f"--offer '{condition}': write a condition of Vast's search, as cuda_vers>=12.8")
