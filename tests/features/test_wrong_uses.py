@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import stat
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -312,6 +314,14 @@ WRONG_USES: tuple[tuple[str, str], ...] = (
     ("launch k8s --image 'a b' -- train.py", "REGISTRY/NAME:TAG"),
     ("launch sky --gpu H100 -- train.py", "as --gpus 8"),
     ("launch vast --config train.py --dry-run", "ends in .json, .yaml, .yml or .toml"),
+    ("launch slurm --dry-run -- --nproc-per-node 8", "as in -- --nproc-per-node 8 train.py"),
+    ("launch vast --dry-run -- --nproc-per-node 2", "name it after the options"),
+    ("launch sky -- --nproc-per-node=2", "name it after the options"),
+    ("launch k8s --image img -- --comm-debug", "name it after the options"),
+    ("run --master-addr http://host train.py", "give the host of node 0, as node-0"),
+    ("run --memory-limit 99999999T train.py", "more than an address space holds"),
+    ("run --stall-after 1e12 train.py", "--on-hang report stops nothing"),
+    ("run --grace 999999999999 train.py", "more than 100 days"),
     ("launch vast --env NOT_SET --dry-run -- train.py", "it is not set here"),
     ("launch vast --gpu '' --dry-run -- train.py", "--gpu is empty"),
     ("launch vast --image '' --dry-run -- train.py", "--image is empty"),
@@ -456,6 +466,17 @@ def test_a_folder_that_takes_long_to_read_says_what_is_read(
     Path("folder/some.log").write_text("nothing to tell\n")
     assert main(["diagnose", "folder"]) == 3
     assert "reading on: 1 files so far, now in folder" in capsys.readouterr().err
+
+
+def test_a_report_for_a_pipe_or_a_device_leaves_it_as_it_is() -> None:
+    """`--output /dev/stdout`, or `>(less)`: it is written to, and no file takes its place."""
+    read: list[bytes] = []
+    reader = threading.Thread(target=lambda: read.append(Path("pipe").read_bytes()))
+    reader.start()
+    assert main(["report", "empty.log", "--format", "md", "--output", "pipe"]) == 0
+    reader.join(20)
+    assert stat.S_ISFIFO(os.lstat("pipe").st_mode)
+    assert b"evidence of a job" in read[0]
 
 
 def test_a_program_below_a_process_with_several_jobs_is_asked_for(

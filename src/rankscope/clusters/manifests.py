@@ -10,7 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from rankscope.clusters.what_runs import refuse_missing_script, refuse_other_numbers, refuse_own_options
+from rankscope.clusters.what_runs import (
+    refuse_missing_script,
+    refuse_other_numbers,
+    refuse_own_options,
+    refuse_without_script,
+)
 from rankscope.clusters.yaml_text import Value, to_yaml
 from rankscope.errors import UsageError
 from rankscope.spelling import mended
@@ -188,6 +193,7 @@ def launch_manifest(place: str, arguments: list[str]) -> int:
         raise UsageError("--nodes must be at least 1 and --gpus at least 0")
     if place == "sky" and chosen.gpus and not chosen.gpu:
         raise UsageError("--gpus needs --gpu: say which kind, as --gpu H100")
+    refuse_without_script(command)
     if place == "sky":  # it is sent from here; a container has its own in the image
         refuse_missing_script(command)
     refuse_other_numbers(command, nodes=chosen.nodes, gpus=chosen.gpus or None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -55,8 +56,19 @@ def _number(command: Sequence[str], option: str) -> int | None:
     return None
 
 
+def refuse_without_script(command: Sequence[str]) -> None:
+    """Raises UsageError where options alone are given: they end with an option, or with its number."""
+    if any(word.endswith(".py") or word in ("-m", "--module", "--no-python", "--no_python") for word in command):
+        return
+    if command and (command[-1].startswith("-") or command[-1].isdigit()):
+        raise UsageError(
+            f"there is no script to run: name it after the options, as in -- {shlex.join(command)} train.py"
+        )
+
+
 def refuse_missing_script(command: Sequence[str]) -> None:
     """Raises UsageError where the script is not in this folder, which the other machine shares or is sent."""
+    refuse_without_script(command)
     script = script_of(command)
     # A whole path may be one of the machine that runs it.
     if script is not None and not Path(script).is_absolute() and not Path(script).is_file():

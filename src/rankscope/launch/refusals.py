@@ -175,9 +175,9 @@ def _refuse_rendezvous(namespace: argparse.Namespace) -> None:
         close = nearest(namespace.rdzv_backend, known, "; ")
         raise UsageError(f"--rdzv-backend {namespace.rdzv_backend} is not known{close}; there are {', '.join(known)}")
     address = namespace.master_addr
-    if address is not None and (not address.strip() or " " in address.strip()):
+    if address is not None and (not address.strip() or " " in address.strip() or "/" in address):
         raise UsageError(
-            f"--master-addr '{address}' is no address (a variable that is not set?): give the host of node 0"
+            f"--master-addr '{address}' is no address (a variable that is not set?): give the host of node 0, as node-0"
         )
     if namespace.rdzv_endpoint and not namespace.standalone:
         _refuse_endpoint(namespace.rdzv_endpoint)

@@ -17,7 +17,7 @@ from typing import NoReturn
 
 from rankscope.clusters.vast.plan import FOLDER, IMAGE, OfferLimits, VastPlan, offer_query
 from rankscope.clusters.vast.scripts import job_script, onstart
-from rankscope.clusters.what_runs import refuse_own_options, script_of
+from rankscope.clusters.what_runs import refuse_own_options, refuse_without_script, script_of
 from rankscope.errors import UsageError
 from rankscope.spelling import mended
 from rankscope.terminal_text import harmless
@@ -156,6 +156,7 @@ def _gpus_wanted(command: tuple[str, ...]) -> tuple[int, str]:
 
 def _check_command(command: tuple[str, ...], workdir: Path, gpus: int) -> None:
     """What would fail there, on a machine that is paid for."""
+    refuse_without_script(command)
     script = script_of(command)
     if script is not None and not Path(script).is_absolute() and not (workdir / script).is_file():
         raise UsageError(f"there is no '{script}' in --workdir {workdir}, which is what is sent")
