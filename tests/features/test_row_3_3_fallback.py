@@ -47,6 +47,7 @@ def test_nccl_that_fails_on_every_rank_alone_is_a_fallback_with_a_warning(
     """A machine with a GPU on which no rank can use NCCL: nobody is left who could, and it was wanted all the same."""
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "DDP_BACKEND"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "none9")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "set_device", lambda _device: None)
@@ -57,6 +58,8 @@ def test_nccl_that_fails_on_every_rank_alone_is_a_fallback_with_a_warning(
     shown = capsys.readouterr().out
     assert "[DDP-WARNING] NCCL failed (rank 0: this torch was built without NCCL), trying Gloo fallback..." in shown
     assert "[DDP-WARNING] Fell back to Gloo backend (NCCL failed)" in shown
+    assert "[DDP-ERROR] NCCL cannot be used on this rank: this torch was built without NCCL\n" in shown
+    assert "  NCCL_SOCKET_IFNAME=none9\n" in shown
 
 
 @pytest.mark.parametrize(("given", "variable"), [(torch.device("cpu"), None), (None, "gloo")])

@@ -140,7 +140,11 @@ def _choose_device(place: Place, given: torch.device | None, log: _Log) -> tuple
     log.debug(f"Setting CUDA device to {index}...")
     torch.cuda.set_device(device)
     log.debug(f"Device set to {device}")
-    return _word(reason, on_gpu=True), device
+    word = _word(reason, on_gpu=True)
+    if word.startswith(_GIVEN_UP):
+        log.error(f"NCCL cannot be used on this rank: {reason}")
+        log.failure()
+    return word, device
 
 
 def _word(reason: str | None, *, on_gpu: bool) -> str:
