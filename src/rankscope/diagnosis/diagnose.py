@@ -7,7 +7,7 @@ from dataclasses import replace
 from rankscope.diagnosis.arbiter import decide
 from rankscope.diagnosis.case import Case, prepare
 from rankscope.diagnosis.compose import compose, fine
-from rankscope.diagnosis.facts.seen import CollectorNote
+from rankscope.diagnosis.facts.nothing_found import CollectorNote
 from rankscope.diagnosis.finding import Finding, Ruling
 from rankscope.diagnosis.registry import RULES
 from rankscope.diagnosis.rules.crashes import rules as crashes
