@@ -155,7 +155,7 @@ def test_program_that_is_no_python_is_given_the_same(rankscope: Rankscope) -> No
 JOINS = """
 import json, os, sys
 import torch, torch.distributed as dist
-how = sys.argv[1].replace("ADDRESS", os.environ["MASTER_ADDR"]).replace("PORT", os.environ["MASTER_PORT"])
+how = sys.argv[1].replace("ADDRESS", os.environ["MASTER_ADDR"]).replace("OF_THE_STORE", os.environ["MASTER_PORT"])
 given = {} if how == "env://" else {"rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}
 dist.init_process_group("gloo", init_method=how, **given)
 value = torch.ones(1)
@@ -166,7 +166,7 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.parametrize("how", ["env://", "tcp://ADDRESS:PORT"])
+@pytest.mark.parametrize("how", ["env://", "tcp://ADDRESS:OF_THE_STORE"])
 def test_ranks_join_by_the_launchers_store_and_know_that_they_were_launched(rankscope: Rankscope, how: str) -> None:
     rankscope.script(JOINS)
     (theirs, given), (ours, got) = side_by_side(rankscope, "--nproc-per-node=2", "train.py", how)
