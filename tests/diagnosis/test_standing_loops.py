@@ -271,7 +271,7 @@ def turning(text: str, *, quiet_s: float, turns: int = 8, turn_s: float = 0.2) -
 
 
 def test_a_loop_of_every_turn_far_beyond_the_ranks_own_rhythm_is_endless() -> None:
-    early = explain(turning(EVERY_TURN, quiet_s=15), EVERY_TURN)
+    early = explain(turning(EVERY_TURN, quiet_s=12), EVERY_TURN)
     assert (early.outcome, early.cause, early.certainty) == ("slow", "endless-loop", "likely")
     finding = explain(turning(EVERY_TURN, quiet_s=40), EVERY_TURN)
     assert (finding.outcome, finding.cause, finding.certainty) == ("hang", "endless-loop", "likely")
