@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import msgspec
@@ -36,7 +36,7 @@ def save_evidence(evidence: Evidence, folder: Path) -> None:
         make_private_folder(folder)
         for version in _ever_smaller(evidence):
             try:
-                return write_private(path, to_json(version), sync=True)
+                return write_private(path, _pieces(version), sync=True)
             except OSError as error:
                 if error.errno not in _NO_ROOM:
                     raise
@@ -91,6 +91,22 @@ def _find(path: Path) -> Path:
         if file.exists():
             return file
     raise EvidenceError(f"{path} holds no {FILE_NAME}: give the folder of a run")
+
+
+def _pieces(evidence: Evidence) -> Iterator[bytes]:
+    """Its JSON, rank by rank: of thousands of ranks it is a hundred megabytes, and this process need not hold them."""
+    before = b"{"
+    for field in fields(evidence):
+        yield before + to_json(field.name) + b":"
+        before = b","
+        if field.name != "ranks":
+            yield to_json(getattr(evidence, field.name))
+            continue
+        yield b"["
+        for place, rank in enumerate(evidence.ranks):
+            yield (b"," if place else b"") + to_json(rank)
+        yield b"]"
+    yield b"}"
 
 
 def _ever_smaller(evidence: Evidence) -> Iterator[Evidence]:
