@@ -11,8 +11,8 @@ import msgspec
 
 from rankscope.errors import EvidenceError
 from rankscope.evidence.encode import to_json
-from rankscope.evidence.flight import MOST_RANKS
 from rankscope.evidence.model import SCHEMA, Evidence, RankEvidence
+from rankscope.evidence.plausible import beyond_any_job
 from rankscope.evidence.regular import read_regular
 from rankscope.private_files import make_private_folder, write_private
 
@@ -69,16 +69,9 @@ def load_evidence(path: Path) -> Evidence:
 
 
 def _sane(evidence: Evidence, file: Path) -> Evidence:
-    """Numbers that rules count up to."""
-    ranks = [evidence.world_size - 1, *(seen.rank for seen in evidence.ranks)]
-    for seen in evidence.ranks:
-        groups = (*seen.groups, *(seen.progress.groups if seen.progress is not None else ()))
-        ranks.append(seen.progress.declared_world - 1 if seen.progress is not None else -1)
-        ranks += (rank for group in groups for rank in group.ranks[:1] + group.ranks[-1:])
-        if any(len(group.ranks) > MOST_RANKS for group in groups):
-            raise EvidenceError(f"{file} names a group of more than {MOST_RANKS} ranks: no job has so many")
-    if ranks and (max(ranks) >= MOST_RANKS or min(ranks) < -1):
-        raise EvidenceError(f"{file} names rank {max(ranks, key=abs)}: no job has so many")
+    too_much = beyond_any_job(evidence)
+    if too_much is not None:
+        raise EvidenceError(f"{file} names {too_much}")
     return evidence
 
 

@@ -32,6 +32,7 @@ from rankscope.evidence.model import (
     StackSample,
     Thread,
 )
+from rankscope.evidence.plausible import beyond_any_job
 from rankscope.evidence.unfolding import OWN_OF_CALL, OWN_OF_COLLECTIVE, Column, Common, E, Unfolding, numbers, times
 from rankscope.launch.nodes.bounds import TooMuch, plain_json, unpacked
 
@@ -214,7 +215,11 @@ class Library:
         if not len(parcel.ranks) == len(seen.ranks) == len(own):
             raise TooMuch("a parcel whose parts are of other ranks")
         ranks = tuple(self._rank(rest, parcel, at) for at, rest in enumerate(seen.ranks))
-        return replace(seen, ranks=ranks, sources=self._value(parcel.sources, "sources"))
+        opened = replace(seen, ranks=ranks, sources=self._value(parcel.sources, "sources"))
+        too_much = beyond_any_job(opened)
+        if too_much is not None:
+            raise TooMuch(f"a parcel that names {too_much}")
+        return opened
 
     def _rank(self, rest: RankEvidence, parcel: Parcel, at: int) -> RankEvidence:
         parts = parcel.ranks[at]
