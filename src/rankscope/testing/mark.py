@@ -7,8 +7,12 @@ from typing import Any
 
 import pytest
 
+from rankscope.spelling import nearest
+
 _PARAMETERS = frozenset({"backend", "timeout", "stall", "reuse"})
 MOST_RANKS = 1024
+_BACKENDS = ("gloo", "nccl", "mpi", "ucc", "xccl")
+"""Those of torch. Others may be registered; what is nearly one of these is a slip."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,9 @@ def read_mark(mark: pytest.Mark) -> Wanted:
     backend = mark.kwargs.get("backend")
     if backend is not None and (not isinstance(backend, str) or not backend):
         raise ValueError(f"@pytest.mark.ranks(backend={backend!r}): write backend='gloo' or 'nccl'")
+    close = nearest(backend, _BACKENDS) if backend and backend not in _BACKENDS else ""
+    if close:
+        raise ValueError(f"@pytest.mark.ranks(backend={backend!r}): there is no such backend{close}")
     reuse = mark.kwargs.get("reuse", False)
     if not isinstance(reuse, bool):
         raise ValueError(f"@pytest.mark.ranks(reuse={reuse!r}): write reuse=True or leave it out")

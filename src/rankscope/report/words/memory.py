@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from rankscope.diagnosis.facts import memory as facts
+from rankscope.report.plain_text import size
 from rankscope.report.words import sentence
 from rankscope.report.words.advice import ADVICE
 from rankscope.report.words.phrases import ranks_text
 
 MOST_PIDS = 4
-
-
-def size(number: int) -> str:
-    """As torch counts: 1 GB is 1,024 MB."""
-    return f"{number / (1 << 30):.1f} GB" if number >= 1 << 30 else f"{number / (1 << 20):.0f} MB"
 
 
 @sentence.register

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from rankscope.diagnosis.facts import memory as facts
+from rankscope.report.plain_text import size
 from rankscope.report.words.ko import sentence
 from rankscope.report.words.ko.advice import ADVICE
 from rankscope.report.words.ko.particles import Word
 from rankscope.report.words.ko.phrases import ranks_text
-from rankscope.report.words.memory import MOST_PIDS, size
+from rankscope.report.words.memory import MOST_PIDS
 
 
 @sentence.register
