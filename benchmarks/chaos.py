@@ -10,7 +10,8 @@ Each round starts a small job of two ranks with loader workers on one node, or o
 victim and a blow, waits a random moment, strikes and lets the job end by itself. Then it looks for what must never be:
 a process that is left, a file or a socket outside of the run's folder, a folder in shared memory, evidence or a verdict
 that cannot be read, an exit code that disagrees with the verdict, a rank that is blamed and was not struck, a command
-that does not end within ten seconds of its job, a traceback of ours. Every fourth round has two nodes: network
+that does not end within ten seconds of its job, a traceback of ours. Rounds that are played at the same time have
+folders, ports and marks of their own, and answer for what is theirs. Every fourth round has two nodes: network
 namespaces where this user may make them, two launchers on one machine otherwise. The same seed gives the same rounds;
 the moment within a round is as exact as the machine.
 """
@@ -20,6 +21,7 @@ from __future__ import annotations
 import argparse
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -27,7 +29,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from chaos_round import Round, play
+from chaos_round import LATEST_S, Round, play
 from chaos_table import as_line, as_row, table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
@@ -47,6 +49,8 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="a folder for what was left of bad rounds")
     parser.add_argument("--no-namespaces", action="store_true", help="two nodes are two launchers on this machine")
     parser.add_argument("--pause-while", type=Path, help="begin no round while this file is there")
+    parser.add_argument("--commit", help="of the source, where this is a copy without its history")
+    parser.add_argument("--start-s", type=float, default=LATEST_S["start"], help="what a job takes to start, about")
     parser.add_argument("--table", type=Path, nargs="+", help="print the table of these files, and do nothing else")
     parser.add_argument("--since", help="with --table: rounds of this commit and later ones")
     chosen = parser.parse_args()
@@ -54,7 +58,8 @@ def main() -> int:
         print(table(chosen.table, chosen.since))
         return 0
     seed = random.SystemRandom().randrange(10**6) if chosen.seed is None else chosen.seed
-    source = commit()
+    source = chosen.commit or commit()
+    LATEST_S["start"] = chosen.start_s
     reason = "as told" if chosen.no_namespaces else why_not()
     print(f"two nodes: {'network namespaces' if reason is None else f'two launchers on one machine ({reason})'}")
     print(f"seed {seed}, commit {source}")
@@ -71,7 +76,10 @@ def main() -> int:
         if time.monotonic() - begun > chosen.seconds:
             return None
         chance = random.Random(f"{seed}/{number}")
-        done = play(number, chance, chosen.keep, namespaces=reason is None)
+        try:
+            done = play(number, chance, chosen.keep, namespaces=reason is None)
+        except Exception as error:  # noqa: BLE001  one round that cannot be played must not end all others
+            done = Round(number, 0, "-", "-", faults=[f"not played: {type(error).__name__}: {error}"])
         print(as_row(done), flush=True)
         if chosen.out is not None:
             with chosen.out.open("a") as file:
@@ -100,6 +108,8 @@ def waited_s(played: list[Round]) -> float:
 def commit() -> str:
     """Of the source; with a mark where it was changed since."""
     git = ["git", "-C", str(Path(__file__).parent)]
+    if shutil.which("git") is None:
+        return "unknown"
     head = subprocess.run([*git, "rev-parse", "--short=10", "HEAD"], capture_output=True, text=True, check=False)
     changed = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", "../src"], capture_output=True, check=False)
     return (head.stdout.strip() or "unknown") + ("+" if changed.returncode else "")

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from typing import Any
 
 from chaos_processes import (
     MARK,
+    about,
     find,
     left_in_memory,
     marked,
@@ -59,6 +61,7 @@ LATEST_S = {"start": 5.0, "ranks": 3.0, "steps": 2.2}
 """After that most jobs have ended, or come to the next phase."""
 _OF_TORCH = ("pymp-", "torchinductor_")
 """Folders that the program itself leaves there."""
+_OF_TORCH_AT_HOME = (".nv", ".triton", ".cache")
 _FROM_OUTSIDE = ("guard", "launcher", "warden")
 
 
@@ -75,6 +78,8 @@ class Round:
     node: int = 0
     """The one that is struck."""
     hit: bool = False
+    kept_room: bool = False
+    """When the disk filled up the run had its folder, and room for the verdict in it."""
     blameable: list[int] | None = None
     """The ranks that may be blamed; None for any."""
     codes: list[int | None] = field(default_factory=list)
@@ -121,15 +126,14 @@ def play(number: int, chance: random.Random, keep: Path | None, *, namespaces: b
             strike(it, job, machines, disk)
             wait(it, job)
             it.seconds = round(time.monotonic() - begun, 1)
-            look(it, folder, job)
-            it.faults += [f"left in memory: {path}" for path in left_in_memory(before)]
+            look(it, folder, job, before)
             if it.faults and keep is not None:
                 kept = keep / f"round-{number}-{mark[:6]}"
                 shutil.copytree(
                     folder, kept, ignore_dangling_symlinks=True, ignore=shutil.ignore_patterns("filler", "tmp")
                 )
     finally:
-        for pid in [pid for node in range(nodes) for pid in marked(f"{mark}-{node}")]:
+        for pid in {*(pid for node in range(nodes) for pid in marked(f"{mark}-{node}")), *about(folder)}:
             send(pid, signal.SIGKILL)
         shutil.rmtree(folder, ignore_errors=True)
     return it
@@ -145,13 +149,15 @@ def start(it: Round, folder: Path, mark: str, machines: list[Host] | None, place
         run = place / f"run-{node}"
         own = f"{mark}-{node}"
         env = {**os.environ, MARK: own, "TMPDIR": str(folder / "tmp"), "HOME": str(folder / "home")}
-        env |= {"PYTHONUNBUFFERED": "1", "RANKSCOPE_KEY": mark * 2, "OMP_NUM_THREADS": "1"}
+        if "PYTHONPATH" in env:  # the job has another working directory
+            env["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, filter(None, env["PYTHONPATH"].split(os.pathsep))))
+        env |= {"GLOO_SOCKET_IFNAME": "eth0" if machines else "lo", "PYTHONUNBUFFERED": "1", "RANKSCOPE_KEY": mark * 2}
+        env["OMP_NUM_THREADS"] = "1"
         env |= {"CHAOS_ADDRESS": machines[0].address if machines else "127.0.0.1", "CHAOS_PORT": str(between_ranks)}
         words = [sys.executable, "-m", "rankscope", "run", "--nproc-per-node", str(2 // nodes), "--run-dir", str(run)]
         if nodes == 2:
             address = machines[0].address if machines else "127.0.0.1"
             words += ["--nnodes", "2", "--node-rank", str(node), "--master-addr", address, "--master-port", str(port)]
-            env["GLOO_SOCKET_IFNAME"] = "eth0" if machines else "lo"
         words += [str(folder / "train.py"), str(STEPS)]
         command = machines[node].command(*words) if machines else words
         with (folder / f"out-{node}").open("wb") as out, (folder / f"err-{node}").open("wb") as err:
@@ -172,10 +178,18 @@ def await_phase(it: Round, job: list[Node], folder: Path) -> None:
         time.sleep(0.05)
 
 
+_ports = iter(range(20000 + os.getpid() % 100 * 100, 32000))
+_next_port = threading.Lock()
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """One that no other round gets, and none of those that the system gives away by itself."""
+    with _next_port:
+        for port in _ports:
+            with socket.socket() as probe, contextlib.suppress(OSError):
+                probe.bind(("127.0.0.1", port))
+                return port
+    raise OSError("no port is free")
 
 
 @contextlib.contextmanager
@@ -205,6 +219,7 @@ def strike(it: Round, job: list[Node], machines: list[Host] | None, disk: Path |
         return
     if it.victim == DISK:
         if disk is not None:
+            it.kept_room = any(struck.run.rglob(".reserve"))
             fill(disk)
             it.hit, it.blameable = True, []
         return
@@ -273,17 +288,18 @@ def wait(it: Round, job: list[Node]) -> None:
         it.codes.append(None if code is None else code if code >= 0 else 128 - code)
 
 
-def look(it: Round, folder: Path, job: list[Node]) -> None:
+def look(it: Round, folder: Path, job: list[Node], before: set[str]) -> None:
     """Everything that must not be."""
     deadline = time.monotonic() + 6.0
     while any(marked(node.mark) for node in job) and time.monotonic() < deadline:
         time.sleep(0.1)
-    for pid in [pid for node in job for pid in marked(node.mark)]:
+    it.faults += [f"left in memory: {path}" for path in left_in_memory(before, [node.mark for node in job])]
+    for pid in {*(pid for node in job for pid in marked(node.mark)), *about(folder)}:
         it.faults.append(f"left: {read(pid, 'cmdline').replace(bytes(1), b' ')[-70:].decode(errors='replace')}")
     it.faults += [f"left in TMPDIR: {name}" for name in os.listdir(folder / "tmp") if not name.startswith(_OF_TORCH)]
     known = {"train.py", "tmp", "home", "disk"} | {f"{name}-{n}" for name in ("out", "err", "run") for n in range(2)}
     it.faults += [f"left beside the run: {name}" for name in os.listdir(folder) if name not in known]
-    it.faults += [f"left at home: {path.name}" for path in (folder / "home").rglob("*") if path.is_file()]
+    it.faults += [f"left at home: {path.name}" for path in files_at_home(folder / "home")]
     for number, node in enumerate(job):
         said = (folder / f"err-{number}").read_text(errors="replace")
         if any(line.startswith("Traceback") for line in said.splitlines() if not line.startswith(("R0:", "R1:"))):
@@ -292,6 +308,11 @@ def look(it: Round, folder: Path, job: list[Node]) -> None:
             if path.name != "error.json" and loaded(path) is None:
                 it.faults.append(f"broken: {path.name}")
         judge(it, number, node)
+
+
+def files_at_home(home: Path) -> list[Path]:
+    files = [path for path in home.rglob("*") if not path.is_dir()]
+    return [path for path in files if path.relative_to(home).parts[0] not in _OF_TORCH_AT_HOME]
 
 
 def loaded(path: Path) -> Any | None:
@@ -304,25 +325,34 @@ def loaded(path: Path) -> Any | None:
 def judge(it: Round, number: int, node: Node) -> None:
     """The verdict of one node, against its exit code and against what was done."""
     code = it.codes[number]
-    found = next(iter(sorted(node.run.rglob("verdict.json"))), None) if node.run.exists() else None
-    verdict = loaded(found) if found is not None else None
+    found = sorted(node.run.rglob("verdict.json")) if node.run.exists() else []
+    verdicts = [verdict for path in found if (verdict := loaded(path)) is not None]
     struck_itself = it.hit and number == it.node and it.victim in _FROM_OUTSIDE
-    if verdict is None:
+    if not verdicts:
         it.outcomes.append("-")
         if code == 0:
             it.faults.append("exit code 0 and no verdict")
         if not it.hit and not it.faults:
             it.faults.append("no verdict of a job that nobody struck")
+        if it.kept_room:
+            it.faults.append("no verdict though room was kept for it")
         return
-    outcome = verdict["outcome"]
+    outcome = verdicts[0]["outcome"]
     it.outcomes.append(outcome)
     if code is not None and (code == 0) != (outcome in ("ok", "slow")) and not struck_itself:
         it.faults.append(f"code {code} and {outcome}")
-    harmless = it.blow == "stop and continue" or not it.hit
+    harmless = it.blow == "stop and continue" or not it.hit or it.victim == DISK
     if struck_itself and it.victim != "warden" and not harmless and code == 0:
         it.faults.append("the signal was lost")
-    if harmless and it.victim not in (DISK, NETWORK) and outcome not in ("ok", "slow"):
+    if harmless and outcome not in ("ok", "slow"):
         it.faults.append(f"{outcome} of a job that only paused")
+    for verdict in verdicts:
+        judge_blame(it, verdict)
+
+
+def judge_blame(it: Round, verdict: dict[str, Any]) -> None:
+    """Nobody but those who were struck. Of a slow job whoever was slow may be named: a busy machine slows anyone."""
     blamed = {culprit["rank"] for culprit in verdict["culprits"] if culprit["rank"] is not None}
-    if outcome in ("crash", "hang") and it.blameable is not None and blamed - set(it.blameable):
+    allowed = it.blameable if it.hit else []
+    if verdict["outcome"] != "slow" and allowed is not None and blamed - set(allowed):
         it.faults.append(f"blames {sorted(blamed)}")

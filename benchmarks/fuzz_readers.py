@@ -10,7 +10,6 @@ import random
 import shutil
 import tempfile
 import traceback
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -36,6 +35,7 @@ from fuzz_inputs import (
     stacks,
     texts,
 )
+from fuzz_parcels import a_parcel, of_parcels
 from rankscope.diagnosis.codec import verdict_from_json, verdict_to_json
 from rankscope.errors import EvidenceError, RankscopeError
 from rankscope.evidence.fingerprints import read_fingerprints
@@ -60,8 +60,6 @@ from rankscope.evidence.store import load_evidence
 from rankscope.evidence.tracebacks import find_tracebacks
 from rankscope.launch.nodes import words
 from rankscope.launch.nodes.bounds import TooMuch
-from rankscope.launch.nodes.parcel import pack, unpack
-from rankscope.launch.nodes.parts import KINDS, Library, name_of
 from rankscope.launch.nodes.seal import Seal
 from rankscope.mask import mask_text
 from rankscope.mask.code import mask_code
@@ -303,36 +301,6 @@ def of_words(chance: random.Random) -> bytes:
     if chance.random() < 0.3:
         return spoiled_or_warped(verdicts(), as_ruling, chance)
     return spoiled_or_warped(spoken(), as_word, chance)
-
-
-@cache
-def parcels() -> list[Any]:
-    """A parcel of each recording, with the texts of its parts."""
-    found = []
-    for data in evidence_json():
-        packed = pack(msgspec.json.decode(data, type=Evidence))
-        parts = [zlib.decompress(part).decode() for part in packed.parts.values()]
-        found.append({"parcel": json.loads(zlib.decompress(packed.data)), "parts": parts})
-    return found
-
-
-def of_parcels(chance: random.Random) -> bytes:
-    return spoiled_or_warped(parcels(), as_json, chance, 0.1)
-
-
-def a_parcel(data: bytes, _folder: Path) -> None:
-    """Parts come under the names that the parcel has for them, whatever they hold now."""
-    try:
-        document = json.loads(data)
-        text, texts = as_json(document["parcel"]), [str(each).encode() for each in document["parts"]]
-    except (ValueError, TypeError, KeyError, RecursionError, AttributeError) as error:
-        raise TooMuch("nothing of a parcel is left") from error
-    parcel, library = unpack(zlib.compress(text, 1), (0, 1)), Library()
-    for text in texts:
-        for kind in KINDS:
-            with contextlib.suppress(TooMuch):
-                library.add(name_of(kind, text), kind, zlib.compress(text, 1), 2)
-    library.open(parcel)
 
 
 def any_file(data: bytes, folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -44,12 +45,13 @@ def make_own_folder(path: Path) -> None:
         raise NotOurs(path, "is a link")
 
 
-def write_private(path: Path, data: bytes, *, sync: bool = False) -> None:
-    """A reader sees the old file or the new one, never a part. What lies there as a link is replaced, not followed."""
+def write_private(path: Path, data: bytes | Iterable[bytes], *, sync: bool = False) -> None:
+    """Data, or pieces of it that are too large to hold together. A reader sees the old file or the new one, never a
+    part. What lies there as a link is replaced, not followed."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     try:
         with open(os.open(temporary, _NEW, 0o600), "wb") as file:
-            file.write(data)
+            file.writelines((data,) if isinstance(data, bytes) else data)
             file.flush()
             if sync:
                 os.fsync(file.fileno())

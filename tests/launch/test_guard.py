@@ -383,3 +383,43 @@ def test_a_guard_that_is_stopped_and_continued_again_and_again_goes_on() -> None
     finally:
         if process.poll() is None:
             process.kill()
+
+
+LEFT_IN_STORE = """
+import atexit, sys, threading, time
+from datetime import timedelta
+from torch._C._distributed_c10d import TCPStore
+from rankscope.launch.guard import run_guarded
+
+class EndsSlowly:
+    def __del__(self, sleep=time.sleep):
+        sleep(1.0)  # the store's client comes back meanwhile
+
+def main():
+    global kept
+    store = TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=5), wait_for_workers=False)
+    client = TCPStore("127.0.0.1", store.port, None, False, timedelta(seconds=0.5), wait_for_workers=False)
+    kept = EndsSlowly(), store
+    threading.Thread(target=client.get, args=("never",), daemon=True).start()
+    later = threading.Timer(0.2, print, ("said by a thread that is waited for",))
+    later.start()
+    atexit.register(print, "said at the exit")
+    return 7
+
+sys.exit(run_guarded(main))
+"""
+
+
+@pytest.mark.slow
+def test_a_thread_that_is_left_in_the_store_does_not_cost_the_exit_code() -> None:
+    """Found by chaos: a node said OK and ended with 134."""
+    done = subprocess.run(
+        [sys.executable, "-c", LEFT_IN_STORE],
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, "terminate called" in done.stderr) == (7, False), done.stderr[-500:]
+    assert done.stdout.splitlines() == ["said by a thread that is waited for", "said at the exit"]

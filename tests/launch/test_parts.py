@@ -12,7 +12,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rankscope.evidence.model import Call, Collective, Evidence, Frame, Progress, RankEvidence, StackSample, Thread
+from rankscope.evidence.model import (
+    Call,
+    Collective,
+    Evidence,
+    Frame,
+    Group,
+    Progress,
+    RankEvidence,
+    StackSample,
+    Thread,
+)
 from rankscope.launch.nodes.bounds import TooMuch
 from rankscope.launch.nodes.parcel import Packed, pack, unpack
 from rankscope.launch.nodes.parts import Library, OfRank, Parcel, name_of
@@ -140,3 +150,14 @@ def test_a_parcel_that_does_not_hold_together_is_refused(spoil: Callable[[Parcel
     brought(packed, library)
     with pytest.raises(TooMuch):
         library.open(spoil(unpack(packed.data), library))
+
+
+@pytest.mark.parametrize("ranks", [2_000_000, 10**12])
+def test_nobody_counts_up_to_the_ranks_that_a_stranger_names(ranks: int) -> None:
+    seen = rank(0, 100.0)
+    assert seen.progress is not None
+    one = replace(seen, progress=replace(seen.progress, declared_world=ranks))
+    other = replace(seen, groups=(Group("0", "", (0, ranks)),))
+    for spoiled in (node(one), node(other), replace(node(seen), world_size=ranks)):
+        with pytest.raises(TooMuch, match="no job has so many"):
+            brought(pack(spoiled), Library())

@@ -106,9 +106,10 @@ def _side(parting: Parting, number: int, group: str, first: int, states: dict[in
 
 
 class _Items:
-    """Events as items of a sequence; the places of many ranks are one object, and are read once."""
+    """Events as items of a sequence; equal ones of many ranks are one object, and their places are read once."""
 
     def __init__(self) -> None:
+        self._items: dict[Item, Item] = {}
         self._paths: dict[int, tuple[tuple[Frame, ...], Site]] = {}
 
     def of(self, state: State, group: str, first: int) -> list[Item | None]:
@@ -117,7 +118,10 @@ class _Items:
         return [self.item(events.get(seq)) for seq in range(first, last + 1)]
 
     def item(self, event: Event | None) -> Item | None:
-        return None if event is None else Item(event.signature(), self._path(event.site), event.step)
+        if event is None:
+            return None
+        item = Item(event.signature(), self._path(event.site), event.step)
+        return self._items.setdefault(item, item)
 
     def _path(self, site: tuple[Frame, ...]) -> Site:
         known = self._paths.get(id(site))

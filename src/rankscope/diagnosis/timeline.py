@@ -47,7 +47,7 @@ class Message:
     """The other rank, as the world counts."""
 
 
-class Event(msgspec.Struct, frozen=True):
+class Event(msgspec.Struct, frozen=True, gc=False):
     """A collective that a rank has entered; or a message, where the recorder knows those."""
 
     group: str
@@ -258,6 +258,8 @@ def _reduces(call: Call | None) -> str:
 def _numel(entry: Collective) -> int:
     # What a rank puts in must agree; what comes out depends on the operation.
     sizes = entry.input_sizes or entry.output_sizes
+    if len(sizes) == 1 and len(sizes[0]) == 1:
+        return sizes[0][0]  # no number of its own for each of many ranks
     total = 0
     for size in sizes:
         count = 1

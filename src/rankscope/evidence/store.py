@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import msgspec
 
 from rankscope.errors import EvidenceError
 from rankscope.evidence.encode import to_json
-from rankscope.evidence.flight import MOST_RANKS
 from rankscope.evidence.model import SCHEMA, Evidence, RankEvidence
+from rankscope.evidence.plausible import beyond_any_job
 from rankscope.evidence.regular import read_regular
 from rankscope.private_files import make_private_folder, write_private
 
@@ -36,7 +36,7 @@ def save_evidence(evidence: Evidence, folder: Path) -> None:
         make_private_folder(folder)
         for version in _ever_smaller(evidence):
             try:
-                return write_private(path, to_json(version), sync=True)
+                return write_private(path, _pieces(version), sync=True)
             except OSError as error:
                 if error.errno not in _NO_ROOM:
                     raise
@@ -69,16 +69,9 @@ def load_evidence(path: Path) -> Evidence:
 
 
 def _sane(evidence: Evidence, file: Path) -> Evidence:
-    """Numbers that rules count up to."""
-    ranks = [evidence.world_size - 1, *(seen.rank for seen in evidence.ranks)]
-    for seen in evidence.ranks:
-        groups = (*seen.groups, *(seen.progress.groups if seen.progress is not None else ()))
-        ranks.append(seen.progress.declared_world - 1 if seen.progress is not None else -1)
-        ranks += (rank for group in groups for rank in group.ranks[:1] + group.ranks[-1:])
-        if any(len(group.ranks) > MOST_RANKS for group in groups):
-            raise EvidenceError(f"{file} names a group of more than {MOST_RANKS} ranks: no job has so many")
-    if ranks and (max(ranks) >= MOST_RANKS or min(ranks) < -1):
-        raise EvidenceError(f"{file} names rank {max(ranks, key=abs)}: no job has so many")
+    too_much = beyond_any_job(evidence)
+    if too_much is not None:
+        raise EvidenceError(f"{file} names {too_much}")
     return evidence
 
 
@@ -91,6 +84,22 @@ def _find(path: Path) -> Path:
         if file.exists():
             return file
     raise EvidenceError(f"{path} holds no {FILE_NAME}: give the folder of a run")
+
+
+def _pieces(evidence: Evidence) -> Iterator[bytes]:
+    """Its JSON, rank by rank: of thousands of ranks it is a hundred megabytes, and this process need not hold them."""
+    before = b"{"
+    for field in fields(evidence):
+        yield before + to_json(field.name) + b":"
+        before = b","
+        if field.name != "ranks":
+            yield to_json(getattr(evidence, field.name))
+            continue
+        yield b"["
+        for place, rank in enumerate(evidence.ranks):
+            yield (b"," if place else b"") + to_json(rank)
+        yield b"]"
+    yield b"}"
 
 
 def _ever_smaller(evidence: Evidence) -> Iterator[Evidence]:

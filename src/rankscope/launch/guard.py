@@ -15,13 +15,17 @@ This module imports nothing heavy: two copies of it stay in memory for as long a
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
 import select
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from typing import NoReturn
 
 from rankscope.launch.process_tree import (
     PR_SET_NAME,
@@ -61,7 +65,7 @@ def run_guarded(main: Callable[[], int], clean_up: Callable[[], None] = lambda: 
     `clean_up` is called when nothing of the job is left, whoever was killed; it may be called twice.
 
     Call it while the process has one thread and little in memory, and exit with what it returns: signals stay
-    blocked. In the child it does not return: the interpreter ends as usual, with the code of `main`.
+    blocked. In the child it does not return: the interpreter ends, with the code of `main`.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -82,7 +86,7 @@ def run_guarded(main: Callable[[], int], clean_up: Callable[[], None] = lambda: 
             os.close(fd)
         signal.set_wakeup_fd(hear, warn_on_full_buffer=False)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        raise SystemExit(main())
+        _end(main())
     os.close(hear)
     os.close(tell)
     status, killed = _watch(warden, told, _Forwarder(heard), forwarded)
@@ -95,6 +99,22 @@ def run_guarded(main: Callable[[], int], clean_up: Callable[[], None] = lambda: 
         _say(f"processes {', '.join(map(str, left))} were sent SIGKILL and have not ended yet")
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code
+
+
+def _end(code: int) -> NoReturn:
+    """As the interpreter ends, except where a daemon thread is left: one that comes back from torch's C++ while the
+    interpreter is torn down aborts the process, and a job that went well would end with 134."""
+    others = [thread for thread in threading.enumerate() if thread is not threading.current_thread()]
+    if not any(thread.daemon for thread in others):
+        raise SystemExit(code)
+    for thread in others:
+        if not thread.daemon:
+            thread.join()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # nobody reads it any more, or it is closed
+            stream.flush()
+    os._exit(code)
 
 
 class _Forwarder:

@@ -15,7 +15,7 @@ from rankscope.errors import EvidenceError, UsageError
 from rankscope.evidence.nan_dump import is_nan_dump, read_nan_dump
 from rankscope.evidence.readers.gather import gather
 from rankscope.given_paths import not_there
-from rankscope.report.phrases import plain
+from rankscope.report.plain_text import plain
 from rankscope.report.words.languages import add_lang, chosen_language, language
 from rankscope.spelling import mended
 
@@ -93,7 +93,7 @@ def verdict_on(paths: list[str], lang: str = "en") -> tuple[Evidence, Verdict]:
 def _verdict(evidence: Evidence, lang: str) -> Verdict:
     # Imported here and not above: while other processes read the dumps of a large job, there is time for it.
     from rankscope.diagnosis.diagnose import diagnose
-    from rankscope.diagnosis.seen import as_seen
+    from rankscope.diagnosis.nothing_found import as_seen
     from rankscope.report.conclude import pronounce
 
     return pronounce(as_seen(diagnose(evidence), evidence), lang)
@@ -101,7 +101,7 @@ def _verdict(evidence: Evidence, lang: str) -> Verdict:
 
 def _load() -> None:
     """What is needed after the reading."""
-    from rankscope.diagnosis import diagnose, seen  # noqa: F401
+    from rankscope.diagnosis import diagnose, nothing_found  # noqa: F401
     from rankscope.report import conclude  # noqa: F401
 
 

@@ -20,7 +20,7 @@ from rankscope.report.conclude import examine, pronounce
 from rankscope.report.live import say
 from rankscope.report.notices.notifier import Notifier
 from rankscope.report.notices.options import add_notify
-from rankscope.report.phrases import plain
+from rankscope.report.plain_text import plain
 from rankscope.report.words.languages import Language, add_lang, chosen_language, language
 from rankscope.spelling import mended
 

@@ -14,7 +14,7 @@ from rankscope.evidence.glance import RankGlance
 from rankscope.evidence.model import Phases, Progress
 from rankscope.report import progress_words
 from rankscope.report.meter import Meter
-from rankscope.report.phrases import plain, size
+from rankscope.report.plain_text import plain, size
 from rankscope.report.progress_words import QUIET_S, Figures
 from rankscope.report.words.languages import Language, language
 from rankscope.terminal_text import columns, padded

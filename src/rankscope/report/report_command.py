@@ -14,7 +14,7 @@ from rankscope.errors import UsageError
 from rankscope.evidence.readers.run_folder import is_run_folder
 from rankscope.private_files import write_private
 from rankscope.report.again import tell_refused, verdict_on
-from rankscope.report.phrases import short_path
+from rankscope.report.plain_text import short_path
 from rankscope.report.words.languages import add_lang, chosen_language
 from rankscope.spelling import mended
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rankscope.evidence.model import Stage
-from rankscope.report.phrases import plain, size
+from rankscope.report.plain_text import plain, size
 from rankscope.report.words.languages import Language, language
 
 _MEMORY_WORTH_TELLING = 1 << 20

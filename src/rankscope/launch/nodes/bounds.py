@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from itertools import accumulate
 
 MOST_PACKED = 64 << 20
 MOST_UNPACKED = 96 << 20
@@ -47,21 +48,16 @@ def unpacked(data: bytes, ranks: int) -> bytes:
     return text
 
 
-_TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)
+_STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_NO_BRACKET = bytes(set(range(256)) - set(b"[]{}"))
+_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
+"""One deeper, one less deep, as signed bytes."""
 
 
 def too_deep(text: bytes, most: int = _MOST_DEPTH) -> bool:
     """Whether brackets of JSON are nested deeper than that."""
-    depth = 0
-    for token in _TOKENS.finditer(text):
-        first = text[token.start()]
-        if first in b"[{":
-            depth += 1
-            if depth > most:
-                return True
-        elif first in b"]}":
-            depth -= 1
-    return False
+    steps = _STRINGS.sub(b"", text).translate(_STEPS, _NO_BRACKET)
+    return any(map(most.__lt__, accumulate(memoryview(steps).cast("b"))))
 
 
 def plain_json(text: bytes) -> bytes:

@@ -13,10 +13,9 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
-from dataclasses import fields, replace
-from operator import attrgetter
-from typing import Any, TypeVar
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, cast
 
 import msgspec
 
@@ -33,6 +32,8 @@ from rankscope.evidence.model import (
     StackSample,
     Thread,
 )
+from rankscope.evidence.plausible import beyond_any_job
+from rankscope.evidence.unfolding import OWN_OF_CALL, OWN_OF_COLLECTIVE, Column, Common, E, Unfolding, numbers, times
 from rankscope.launch.nodes.bounds import TooMuch, plain_json, unpacked
 
 MOST_CALLS = 4096
@@ -64,14 +65,11 @@ _FIELDS = {
     "children": "children",
 }
 """Fields of a rank that are parts as they are."""
-_OWN_OF_CALL = ("thread", "entered_at", "left_at")
-_OWN_OF_COLLECTIVE = ("thread", "record_id", "created_at", "completed_at", "started_at")
 _NOTHING_OWN: dict[str, Any] = {
     **dict.fromkeys(("thread", "record_id"), 0),
     **dict.fromkeys(("entered_at", "created_at"), 0.0),
     **dict.fromkeys(("left_at", "completed_at", "started_at"), None),
 }
-E = TypeVar("E", Call, Collective)
 
 
 class Sample(msgspec.Struct, frozen=True, array_like=True):
@@ -136,7 +134,7 @@ def split(evidence: Evidence) -> tuple[Parcel, dict[str, bytes]]:
 
 def _own(seen: RankEvidence) -> list[list[list[Any]] | None]:
     calls = seen.progress.calls if seen.progress is not None else ()
-    both = ((calls, _OWN_OF_CALL), (seen.collectives, _OWN_OF_COLLECTIVE))
+    both = ((calls, OWN_OF_CALL), (seen.collectives, OWN_OF_COLLECTIVE))
     return [[[getattr(entry, name) for entry in entries] for name in own] if entries else None for entries, own in both]
 
 
@@ -151,8 +149,8 @@ def _of_rank(seen: RankEvidence, put: Callable[[str, object], str]) -> OfRank:
 
     progress = seen.progress
     return OfRank(
-        calls=common("calls", progress.calls, _OWN_OF_CALL) if progress is not None and progress.calls else None,
-        collectives=common("collectives", seen.collectives, _OWN_OF_COLLECTIVE) if seen.collectives else None,
+        calls=common("calls", progress.calls, OWN_OF_CALL) if progress is not None and progress.calls else None,
+        collectives=common("collectives", seen.collectives, OWN_OF_COLLECTIVE) if seen.collectives else None,
         called_groups=put("groups", progress.groups) if progress is not None and progress.groups else None,
         stacks=tuple(map(sample, seen.stacks)),
         earlier_stacks=tuple(map(sample, seen.earlier_stacks)),
@@ -199,7 +197,7 @@ class Library:
             value = msgspec.json.decode(plain_json(text), type=KINDS[kind])
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise TooMuch(f"a part that is no evidence: {str(error)[:200]}") from error
-        self._values[name] = kind, value, len(text)
+        self._values[name] = kind, _compact(kind, value), len(text)
         return len(text)
 
     def trim(self) -> None:
@@ -217,7 +215,11 @@ class Library:
         if not len(parcel.ranks) == len(seen.ranks) == len(own):
             raise TooMuch("a parcel whose parts are of other ranks")
         ranks = tuple(self._rank(rest, parcel, at) for at, rest in enumerate(seen.ranks))
-        return replace(seen, ranks=ranks, sources=self._value(parcel.sources, "sources"))
+        opened = replace(seen, ranks=ranks, sources=self._value(parcel.sources, "sources"))
+        too_much = beyond_any_job(opened)
+        if too_much is not None:
+            raise TooMuch(f"a parcel that names {too_much}")
+        return opened
 
     def _rank(self, rest: RankEvidence, parcel: Parcel, at: int) -> RankEvidence:
         parts = parcel.ranks[at]
@@ -247,14 +249,15 @@ class Library:
     def _sequence(self, name: str | None, own: str, at: int, type_: type[E]) -> tuple[E, ...]:
         if name is None:
             return ()
-        kind, own_fields = ("calls", _OWN_OF_CALL) if type_ is Call else ("collectives", _OWN_OF_COLLECTIVE)
-        common = self._value(name, kind)
+        kind = "calls" if type_ is Call else "collectives"
+        common: Common[E] = self._value(name, kind)
         key = name, own, at
         if key not in self._whole:
-            columns = self._value(own, "own")[at][kind == "collectives"]
-            if columns is None or len(common) > MOST_CALLS or any(len(column) != len(common) for column in columns):
+            columns: tuple[Column, ...] | None = self._value(own, "own")[at][kind == "collectives"]
+            if columns is None or common.length > MOST_CALLS or any(len(each) != common.length for each in columns):
                 raise TooMuch("a sequence of calls that is longer, or shorter, than it can be")
-            self._whole[key] = tuple(_put_together(common, columns, type_, own_fields))
+            # Reads like the tuple that the model says; made only where somebody looks at it.
+            self._whole[key] = cast("tuple[E, ...]", Unfolding(common, columns))
         return self._whole[key]
 
     def _value(self, name: str, kind: str) -> Any:
@@ -265,16 +268,24 @@ class Library:
         return found[1]
 
 
-def _put_together(
-    common: tuple[E, ...], own: tuple[list[Any], ...], type_: type[E], own_fields: tuple[str, ...]
-) -> Iterable[E]:
-    names = [field.name for field in fields(type_)]
-    places = [names.index(name) for name in own_fields]
-    every_value = attrgetter(*names)
-    threads: dict[int, int] = {}
-    for entry, thread, *others in zip(common, *own, strict=True):
-        values = [threads.setdefault(thread, thread), *others]  # equal numbers, one object
-        row = list(every_value(entry))
-        for place, value in zip(places, values, strict=True):
-            row[place] = value
-        yield type_(*row)
+def _compact(kind: str, value: Any) -> Any:
+    """As it is kept: of thousands of ranks. Raises TooMuch."""
+    if kind == "calls":
+        return Common(value, Call)
+    if kind == "collectives":
+        return Common(value, Collective)
+    if kind != "own":
+        return value
+    try:
+        return tuple((_columns(calls, OWN_OF_CALL), _columns(entries, OWN_OF_COLLECTIVE)) for calls, entries in value)
+    except OverflowError as error:
+        raise TooMuch("a part with numbers that nobody counts to") from error
+
+
+def _columns(own: tuple[list[Any], ...] | None, names: tuple[str, ...]) -> tuple[Column, ...] | None:
+    if own is None:
+        return None
+    return tuple(
+        numbers(values) if name in ("thread", "record_id") else times(values)
+        for name, values in zip(names, own, strict=True)
+    )
