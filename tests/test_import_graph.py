@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1] / "src" / "rankscope"
 FLOOR = frozenset(
     {
         *("errors", "mask", "private_files", "spelling", "whose_code", "addresses", "door", "versions"),
-        *("terminal_text", "verbs", "__version__"),
+        *("terminal_text", "verbs", "given_paths", "__version__"),
     }
 )
 """Small modules that everybody may use, and that use nobody else."""

@@ -132,7 +132,9 @@ def test_broken_hosts_are_left_out_when_the_job_goes_back_into_the_queue(
     assert run_script(tmp_path, "exit 1", alone).stdout == ""
 
 
-def test_dry_run_prints_the_script(capsys: pytest.CaptureFixture[str]) -> None:
+def test_dry_run_prints_the_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     arguments = [
         "slurm",
         "--nodes",
@@ -146,6 +148,8 @@ def test_dry_run_prints_the_script(capsys: pytest.CaptureFixture[str]) -> None:
         "--dry-run",
         "--",
     ]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my train.py").touch()
     assert launch_command([*arguments, "--nproc-per-node", "8", "my train.py", "--lr", "1"]) == 0
     text = capsys.readouterr().out
     for line in ("--nodes=2", "--gpus-per-node=8", "--time=1:00:00", "--exclusive", "--requeue", "--signal=B:USR1@120"):

@@ -220,7 +220,7 @@ def test_mistake_is_one_line(place: Place, monkeypatch: pytest.MonkeyPatch, word
 
 
 def test_dry_run_prints_query_and_script_and_needs_neither_key_nor_package(place: Place) -> None:
-    (place.work / "my.yaml").write_text("")
+    (place.work / "my.yaml").write_text("training: {batch_size: 4}\n")
     words = ["launch", "vast", "--config", "my.yaml", "--num-gpus", "2", "--gpu", "RTX_4090", "--max-price", "1.5"]
     told = subprocess.run(
         [

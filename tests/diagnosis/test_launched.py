@@ -13,7 +13,16 @@ from rankscope.diagnosis.attached import as_watched, with_stillness
 from rankscope.diagnosis.verdict import Verdict
 from rankscope.evidence.communicators import CommMember, Communicator, LostProcess, RasLook
 from rankscope.evidence.device_work import DeviceWork
-from rankscope.evidence.model import Evidence, Frame, Gpu, HostEvidence, ProcessSample, RankEvidence, StackSample
+from rankscope.evidence.model import (
+    Evidence,
+    Frame,
+    Gpu,
+    HostEvidence,
+    ProcessSample,
+    RankEvidence,
+    Source,
+    StackSample,
+)
 from rankscope.evidence.ras_text import parse_answer
 from rankscope.report.conclude import examine, pronounce
 
@@ -109,6 +118,30 @@ def test_the_rank_that_launched_fewer_is_named_with_the_counts() -> None:
     assert (blamed(verdict), verdict.victims) == ([2], (0, 1))
     assert verdict.headline == "rank 2 has launched 190 AllReduce calls where the others launched 200."
     assert any("rank 2 190, ranks 0, 1 200, and none more in 5 s" in line for line in verdict.because)
+
+
+SAVES = """
+import torch.distributed as dist
+def save(model):
+    if dist.get_rank() != 0:
+        return
+    dist.barrier()
+"""
+
+
+def test_who_launched_fewer_is_not_named_where_the_others_passed_by_its_call() -> None:
+    barrier = make.lib("torch/distributed/distributed_c10d.py", "barrier")
+    plain, native = (make.stack("save.py", 6, "save", inner) for inner in ((barrier,), (*ITEM, barrier)))
+    samples = ((plain, "py-spy"), (plain, "py-spy"), (native, "py-spy-native"))
+    seen = tuple(StackSample(make.NOW - 2 + n, (stack,), source) for n, (stack, source) in enumerate(samples))
+    ranks = (spinning(0, 100, stacks=seen), spinning(1, 101), spinning(2, 102))
+    counts = counted({"AllReduce": 80}, {"AllReduce": 81}, {"AllReduce": 81})
+    evidence = job(*ranks, ras=looks(RasLook(0.0, "2.28.9", True, (counts,))))
+    named = attached(evidence)
+    assert (named.outcome, blamed(named)) == ("hang", [0])  # nothing is known of the source: the counts alone
+    verdict = attached(replace(evidence, sources=(*evidence.sources, Source(make.USER + "save.py", 1, SAVES))))
+    assert (verdict.outcome, verdict.certainty, blamed(verdict)) == ("hang", "possible", [])
+    assert any("`if dist.get_rank() != 0: return`" in line for line in verdict.because)
 
 
 @pytest.mark.parametrize(("name", "first"), [("bias_terms", 1424), ("epoch_hooks", 1266)])

@@ -197,8 +197,11 @@ MAY_END = {
 def test_a_busy_loop_that_nothing_can_end_is_endless(text: str) -> None:
     busy = stands_at(3, "fit", still_for_s=0.1, processes=make.process(cpu=0.5), progress=make.progress(steps=5))
     finding = explain(busy, text)
-    assert (finding.outcome, finding.cause, finding.certainty) == ("slow", "endless-loop", "likely")
+    assert (finding.outcome, finding.cause, finding.certainty) == ("hang", "endless-loop", "likely")
     assert "busy in fit (train.py:3), in the loop at line 2, and has completed nothing for 12 s" in finding.summary
+    noted = make.progress(steps=5, changed_at=make.NOW - 11)
+    early = explain(stands_at(3, "fit", still_for_s=0.1, processes=make.process(cpu=0.5), progress=noted), text)
+    assert (early.outcome, early.cause) == ("slow", "endless-loop")
     assert [other.cause for other in finding.alternatives] == ["slow-rank"]
 
 
@@ -271,7 +274,7 @@ def turning(text: str, *, quiet_s: float, turns: int = 8, turn_s: float = 0.2) -
 
 
 def test_a_loop_of_every_turn_far_beyond_the_ranks_own_rhythm_is_endless() -> None:
-    early = explain(turning(EVERY_TURN, quiet_s=15), EVERY_TURN)
+    early = explain(turning(EVERY_TURN, quiet_s=11), EVERY_TURN)
     assert (early.outcome, early.cause, early.certainty) == ("slow", "endless-loop", "likely")
     finding = explain(turning(EVERY_TURN, quiet_s=40), EVERY_TURN)
     assert (finding.outcome, finding.cause, finding.certainty) == ("hang", "endless-loop", "likely")

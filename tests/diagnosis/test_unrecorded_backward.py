@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import factories as make
 
+from rankscope.diagnosis.verdict import Verdict
 from rankscope.evidence.model import RankEvidence, Syscall
 from rankscope.report.conclude import conclude
 
@@ -42,15 +43,38 @@ def test_two_still_backward_passes_blame_nobody() -> None:
     assert verdict.certainty != "proven"
 
 
-def test_a_rank_in_another_collective_is_not_a_reason_to_blame_the_backward_pass() -> None:
+def parted(source: str) -> Verdict:
     """Rank 0 calls a broadcast that rank 1 does not: rank 1 stands in the reductions of DDP, and did nothing wrong."""
-    alone = make.frame("train.py", 58, "train")
-    made = make.call(1, "_broadcast_coalesced", STEP)
+    alone, step = make.frame("train.py", 3, "train"), make.frame("train.py", 4, "train")
+    made = make.call(1, "_broadcast_coalesced", step)
     calls = make.progress(made, make.call(2, "broadcast", alone, seq=1, left=False), world=2)
     inner = [make.lib("torch/distributed/distributed_c10d.py", "broadcast")]
-    thread = make.stack("train.py", 58, "train", inner)
+    thread = make.stack("train.py", 3, "train", inner)
     broadcasting = make.rank(0, thread, progress=calls, processes=make.process("futex"), still_for_s=40.0)
-    other = make.progress(made, make.call(2, "backward", STEP, left=False), world=2)
-    reducing = make.rank(1, IN_BACKWARD, progress=other, processes=make.process("futex"), still_for_s=40.0)
-    verdict = conclude(make.evidence(broadcasting, reducing))
-    assert verdict.culprits == (), verdict.headline
+    other = make.progress(made, make.call(2, "backward", step, left=False), world=2)
+    backward = make.stack("train.py", 4, "train", [make.lib("torch/autograd/graph.py", "_engine_run_backward")])
+    reducing = make.rank(1, backward, progress=other, processes=make.process("futex"), still_for_s=40.0)
+    return conclude(make.evidence(broadcasting, reducing, source={"train.py": source}, stall_after_s=30.0))
+
+
+CALLS = """\
+def train(rank):
+    {condition}
+        dist.broadcast(weights, src=0)
+    model(batch).sum().backward()
+"""
+
+
+def test_rank_that_a_condition_on_the_rank_let_into_another_call_is_named() -> None:
+    verdict = parted(CALLS.format(condition="if dist.get_rank() == 0:"))
+    assert (verdict.outcome, verdict.cause, verdict.certainty) == ("hang", "collective-skipped", "likely")
+    (culprit,) = verdict.culprits
+    assert (culprit.rank, culprit.where.line if culprit.where else None) == (0, 3)
+    assert verdict.victims == (1,)
+
+
+def test_without_such_a_condition_both_places_are_shown_and_nobody_is_blamed() -> None:
+    verdict = parted(CALLS.format(condition="if ready():"))
+    assert (verdict.outcome, verdict.certainty, verdict.culprits) == ("hang", "likely", ())
+    assert "rank 0 waits in broadcast at train (train.py:3)" in verdict.headline
+    assert "rank 1 waits in all_reduce at train (train.py:4)" in verdict.headline

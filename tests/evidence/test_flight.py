@@ -123,6 +123,8 @@ def test_when_a_device_came_to_a_collective_is_read_where_torch_times_them() -> 
 
 def test_a_recorder_that_has_recorded_nothing_is_empty_and_not_broken() -> None:
     assert parse_flight_json(as_json(DUMP | {"entries": None})).collectives == ()
+    of_torch_2_9 = b'{"comm_lib_version":"","nccl_comm_state":{},"pg_config":{},"pg_status":{},"version":"2.10"}'
+    assert parse_flight_json(of_torch_2_9).collectives == ()
     with pytest.raises(EvidenceError, match="entries"):
         parse_flight_json(as_json({"version": "2.10"}))
 

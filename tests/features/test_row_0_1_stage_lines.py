@@ -9,6 +9,10 @@ from conftest import Rankscope
 
 ROW = "0.1"
 COMMAND_LINE = "rankscope run --stages on train.py"
+DIFFERS = (
+    "Behind the words of a checkpoint stand, in brackets, how long it took and the memory of host and "
+    "GPU: that is what people look for next."
+)
 
 
 @pytest.mark.slow

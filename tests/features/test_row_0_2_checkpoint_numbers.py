@@ -12,6 +12,12 @@ from test_examples import TWELVE
 
 ROW = "0.2"
 COMMAND_LINE = "rankscope run --stages on examples/lightning_wandb.py"
+DIFFERS = (
+    "Stages that the notes do not number, such as the run of W&B, the first backward pass and "
+    'checkpoints, have numbers too, in the order in which they come: "Training finished" is then later '
+    "than 12, and the same on every rank. None is marked as prime suspect: the verdict names the one that"
+    " stands."
+)
 ONLY_RANK_0_MAKES_A_FOLDER = """
 import os
 import rankscope

@@ -9,6 +9,10 @@ from conftest import Rankscope
 
 ROW = "0.3"
 COMMAND_LINE = "rankscope run --stages on examples/lightning_wandb.py --fast_dev_run 1"
+DIFFERS = (
+    "The announcement names the class and its strategy as the program gives it: `About to call Trainer "
+    "constructor with strategy=DDPStrategy...`."
+)
 
 
 @pytest.mark.slow

@@ -9,6 +9,11 @@ from conftest import Rankscope
 
 ROW = "0.4"
 COMMAND_LINE = "rankscope run --stages on examples/lightning_wandb.py"
+DIFFERS = (
+    "What is the same on all ranks is told once for the job, and differences for each rank: eight ranks "
+    "would write the same forty variables eight times. Each rank's own are in the run's folder. Secrets "
+    "are masked."
+)
 SHORT = "print('done')"
 
 

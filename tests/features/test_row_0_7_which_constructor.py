@@ -35,4 +35,5 @@ def test_the_stuck_constructor_and_its_line_are_named(rankscope: Rankscope, who:
     verdict = ended.verdict
     assert (ended.code, verdict["outcome"], verdict["cause"]) == (75, "hang", "blocked-call"), verdict["headline"]
     assert sorted(culprit["rank"] for culprit in verdict["culprits"]) == ranks
+    assert "logger on rank 0 only" in " ".join(verdict["fix"]), verdict["fix"]
     assert all("Waits.__init__" in verdict["stages"][str(rank)] for rank in ranks), verdict["stages"]

@@ -12,6 +12,10 @@ from rankscope.train.config import RunConfig
 
 ROW = "1.1"
 COMMAND_LINE = "bash run_training.sh"
+DIFFERS = (
+    "`bash run_training.sh` sets `.venv` up first where there is none, and the machine without a GPU "
+    "trains on two CPU ranks."
+)
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -28,6 +28,13 @@ def test_a_second_preparation_finds_the_first_and_another_key_does_not(
     assert prepare() == 0
     assert (tmp_path / "cache/datasets" / next(iter(first)) / "manifest.json").stat().st_mtime_ns == made
     assert {path.name for path in (tmp_path / "cache/datasets").iterdir() if path.is_dir()} == first
-    for change in ("model.context_length=64", "data_sampling.n_samples=41"):
-        assert prepare(change) == 0
-    assert len([path for path in (tmp_path / "cache/datasets").iterdir() if path.is_dir()]) == 3
+    (tmp_path / "own.txt").write_text("a text of one's own, and long enough for a sample. " * 400)
+    others = (
+        ("model.context_length=64",),
+        ("data_sampling.n_samples=41",),
+        ("data.tokenizer=bpe", "data.tokenizer_vocab_size=300", "data.source=text", "data.paths=own.txt"),
+        ("data.source=text", "data.paths=own.txt"),
+    )
+    for number, changes in enumerate(others, 2):
+        assert prepare(*changes) == 0
+        assert len(list((tmp_path / "cache/datasets").glob("*/manifest.json"))) == number, changes

@@ -8,6 +8,11 @@ from conftest import Rankscope
 
 ROW = "1.3"
 COMMAND_LINE = "rankscope run --virtual-local-rank train.py"
+DIFFERS = (
+    "All ranks see all GPUs unless `--virtual-local-rank` is given, as under torchrun: NCCL connects GPUs"
+    " of one machine directly only where both ends see each other, and scripts choose theirs by "
+    "LOCAL_RANK."
+)
 TELLS = """
 import os
 print("device", os.environ["CUDA_VISIBLE_DEVICES"], "local", os.environ["LOCAL_RANK"], "of rank", os.environ["RANK"])

@@ -12,6 +12,7 @@ from rankscope.train.voice import step_line
 
 ROW = "1.4"
 COMMAND_LINE = "rankscope train --debug"
+DIFFERS = "Without a GPU the line begins with `R0:` and `[CPU 0]`."
 
 
 def test_the_line_is_that_of_the_notes() -> None:

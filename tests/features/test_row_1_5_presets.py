@@ -11,6 +11,7 @@ from rankscope.train.settings import load_config, preset_names
 
 ROW = "1.5"
 COMMAND_LINE = "rankscope train --preset production --config FILE.json --max-steps 10"
+DIFFERS = "`--config` lies over the production preset, so that a file of two lines is enough."
 
 
 def test_debug_and_production_are_as_the_notes_have_them() -> None:

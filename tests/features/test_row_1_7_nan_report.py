@@ -13,6 +13,9 @@ from conftest import Rankscope
 
 ROW = "1.7"
 COMMAND_LINE = "rankscope train --debug --fault nan@rank=1,step=3"
+DIFFERS = (
+    "On a CPU the heading says `[CPU 1]`. A loss that is not finite by itself has the heading `NaN LOSS DETECTED`."
+)
 
 
 @pytest.mark.slow

@@ -13,6 +13,10 @@ from rankscope.train.settings import load_config
 
 ROW = "1.9"
 COMMAND_LINE = "rankscope train --preset stable"
+DIFFERS = (
+    "The notes' `config_stable.json` is the preset `stable`. A smaller `max_grad_norm` is the advice for "
+    "exploding gradients, as there."
+)
 SETTINGS = ("learning_rate", "init_std", "max_grad_norm", "use_amp", "--preset stable")
 
 

@@ -11,6 +11,10 @@ from conftest import Rankscope
 
 ROW = "2.1"
 COMMAND_LINE = "rankscope run --serialize-imports on train.py"
+DIFFERS = (
+    "`--serialize-imports auto` is the default: imports are serialised where memory is short for all of "
+    "them at once, not always, since they would then take as many times as long as there are ranks."
+)
 
 
 @pytest.mark.slow

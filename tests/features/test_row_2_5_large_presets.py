@@ -18,6 +18,11 @@ from rankscope.train.settings import load_config
 
 ROW = "2.5"
 COMMAND_LINE = "rankscope train --preset 32b --plan"
+DIFFERS = (
+    "`start.sh 32b` is `rankscope train --preset 32b`; on as many GPUs as there are, by "
+    "`--nproc-per-node` or NUM_GPUS. FSDP in place of DDP: a model of 14 billion parameters with its "
+    "optimizer fits no GPU whole."
+)
 SHRUNK = (
     *(
         "model.layers=2",
@@ -85,7 +90,7 @@ def test_the_number_of_ranks_by_variable() -> None:
 @pytest.mark.slow
 def test_variables_of_the_notes_are_honoured(rankscope: Rankscope) -> None:
     script = rankscope.script("import os\nprint('of', os.environ['WORLD_SIZE'])")
-    env = {"NUM_GPUS": "3", "RUN_IMPORT_TEST": "1"}
+    env = {"NUM_GPUS": "3", "RUN_IMPORT_TEST": "1", "RUN_SINGLE_GPU_TEST": "1"}
     ended = rankscope.command(*COMMAND, "run", "--run-dir", rankscope.folder / "run", script, env=env).wait(200)
     assert ended.code == 0, ended.err.decode()
     assert ended.out.decode() == "R0-2:of 3\n"

@@ -8,6 +8,10 @@ from conftest import Rankscope
 
 ROW = "3.1"
 COMMAND_LINE = "rankscope.setup_distributed()"
+DIFFERS = (
+    "More lines than in the notes (timeout, choice and agreement on the backend, the first sum); the last"
+    " but one says ranks, backend and device, not only how many GPUs."
+)
 SET_UP = """
 import rankscope
 made = rankscope.setup_distributed()

@@ -45,6 +45,7 @@ def test_the_failure_pattern_of_the_notes(rankscope: Rankscope) -> None:
     ended = rankscope.run(rankscope.script(BY_HAND), env={"NCCL_DEBUG": "INFO"}, timeout_s=120)
     told = ended.log(1, "stdout").decode()
     assert "[DDP-ERROR] environment: MASTER_PORT='no port' is not a number" in told
+    assert "[DDP-ERROR] Exception type: BadEnvironment\n" in told
     assert 'train.py", line 5, in <module>' in told
     assert "[DDP-DEBUG] Printing NCCL/CUDA environment variables:\n" in told
     assert "  NCCL_DEBUG=INFO" in told

@@ -10,6 +10,10 @@ from conftest import COMMAND, Rankscope
 
 ROW = "3.4"
 COMMAND_LINE = "rankscope check ddp"
+DIFFERS = (
+    "Every line has its rank in front, and steps are `STEP 1 of 6: environment`, because several ranks "
+    "write at one time; all collectives are tried, not all-reduce alone."
+)
 
 
 @pytest.mark.slow

@@ -12,12 +12,16 @@ from rankscope.clusters.vast.scripts import needed_packages
 
 ROW = "3.6"
 COMMAND_LINE = "rankscope launch vast --config my.yaml --auto-shutdown --dry-run"
+DIFFERS = (
+    "The words of success and failure are `rankscope: the job has completed successfully` and `rankscope: the"
+    " job failed with exit code N`. Without `--num-gpus` two GPUs are rented and the line says so."
+)
 
 
 @pytest.fixture
 def dry_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "my.yaml").write_text("")
+    (tmp_path / "my.yaml").write_text("training:\n  batch_size: 4\n")
     assert main(["launch", "vast", "--config", "my.yaml", "--auto-shutdown", "--dry-run"]) == 0
     shown = capsys.readouterr()
     assert "2 GPUs" in shown.err

@@ -12,6 +12,7 @@ from rankscope.cli import main
 
 ROW = "4.2"
 COMMAND_LINE = "rankscope diagnose --json train.log"
+DIFFERS = "Likelihood is in three words (proven, likely, possible), not in stars or per cent: nobody has counted them."
 
 
 @pytest.mark.parametrize("text", [SUMMARY, RANKS], ids=["of no rank", "of each rank"])

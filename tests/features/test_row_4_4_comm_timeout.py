@@ -9,6 +9,7 @@ from conftest import COMMAND, Rankscope
 
 ROW = "4.4"
 COMMAND_LINE = "NCCL_TIMEOUT=3600 rankscope run --comm-debug train.py; rankscope train --override profile.enabled=true"
+DIFFERS = "A timeout that the program itself gives counts before NCCL_TIMEOUT and `--comm-timeout`."
 TELLS = """
 import torch, torch.distributed as dist
 dist.init_process_group("gloo")

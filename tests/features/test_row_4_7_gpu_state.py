@@ -13,6 +13,7 @@ from conftest import Rankscope
 
 ROW = "4.7"
 COMMAND_LINE = "rankscope run train.py"
+DIFFERS = "Looked at when the job is seen to stand, not five minutes later, and again while it stands."
 HANGS = """
 import os
 os.environ["NCCL_HOSTID"] = os.environ["RANK"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from conftest import COMMAND, Rankscope
 from rankscope.cli import main
+from rankscope.evidence import launchers
 from rankscope.launch.folder import MARK, make_run_folder
 from rankscope.train.config import CheckpointConfig
 from rankscope.train.state import manifest as manifests
@@ -46,6 +48,17 @@ def test_attach_to_a_shell_is_never_ok(rankscope: Rankscope) -> None:
     assert ended.code in (2, 3), ended.lines()
     assert b"OK" not in ended.out
     assert str(shell.pid) in (ended.out + ended.err).decode()
+
+
+def test_the_first_process_of_a_container_may_be_the_job_itself() -> None:
+    """`attach --pid 1` is refused where the first process is no rank and no launcher, as init is."""
+    other = subprocess.Popen(["sleep", "100"])
+    try:
+        assert launchers.may_lead(os.getpid())
+        assert not launchers.may_lead(other.pid)
+    finally:
+        other.kill()
+        other.wait()
 
 
 def saved(directory: CheckpointDirectory, step: int) -> Path:

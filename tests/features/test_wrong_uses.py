@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import stat
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,11 +14,12 @@ import pytest
 
 from rankscope.cli import main
 from rankscope.errors import RankscopeError
+from rankscope.evidence import launchers
 from rankscope.evidence.jobs import SeveralJobs
 from rankscope.launch import entry, options
 from rankscope.launch.folder import make_run_folder
 from rankscope.launch.watched import options as watch_options
-from rankscope.report import top
+from rankscope.report import again, top
 from rankscope.testing.mark import read_mark
 
 WRONG_USES: tuple[tuple[str, str], ...] = (
@@ -127,7 +130,7 @@ WRONG_USES: tuple[tuple[str, str], ...] = (
     ("run --max-restarts -1 train.py", "max_restarts"),
     ("run pipe", "a pipe or a device, which only one rank could read"),
     ("run dangling", "does not exist"),
-    ("run ''", "the script '' does not exist"),
+    ("run ''", "the name of the script is empty"),
     ("run -m", "there is no script to run"),
     ("run -m train.py", "write -m train, or leave -m out"),
     ("run -m nosuch.module", "no module 'nosuch' is found"),
@@ -227,7 +230,7 @@ WRONG_USES: tuple[tuple[str, str], ...] = (
     ("report empty.log --output empty.log", "name another file"),
     ("report empty.log --output ''", "- for standard output"),
     ("report empty.log --ouput x", "did you mean '--output'?"),
-    ("attach --pid 0", "process 0 is gone"),
+    ("attach --pid 0", "processes have numbers above 0"),
     ("attach --pid 1.5", "write it in digits"),
     ("attach 4121", "unrecognized arguments: 4121"),
     ("attach --watch 3601", "give 1 to 3600 seconds"),
@@ -267,6 +270,81 @@ WRONG_USES: tuple[tuple[str, str], ...] = (
     ("launch vast --remote-folder there --dry-run -- train.py", "give a whole path"),
     ("launch vast --num-gpus 2 --dry-run -- --nproc-per-node 4 train.py", "each rank needs a GPU"),
     ("launch vast --fetch /etc --dry-run -- train.py", "inside of the work folder"),
+    ("attach --pid 1", "leave --pid out to have the job found"),
+    ("diagnose /", "give the run's folder, or files that a job left"),
+    ("report /proc", "give the run's folder, or files that a job left"),
+    ("diagnose https://host/train.log", "is an address, not a path: download it first"),
+    ("report s3://bucket/run", "is an address, not a path: download it first"),
+    ("diagnose file:///tmp/no.log", "write /tmp/no.log"),
+    ("diagnose node-1:/runs/train", "copy it first (scp"),
+    ("diagnose 'nccl_trace_rank_*'", "no file matches 'nccl_trace_rank_*'"),
+    ("diagnose '~/runs'", "write $HOME, or no quotes"),
+    ("run https://host/train.py", "download it first"),
+    ("train --debug --config https://host/my.json", "download it first"),
+    ("check imports --script https://host/train.py", "download it first"),
+    ("train --debug --config blank.json", "is empty: write sections of keys and values"),
+    ("prepare --debug --config blank.yaml", "is empty: write sections of keys and values"),
+    ("launch vast --config bad.json --dry-run", "bad.json:1: not JSON"),
+    ("launch vast --config flat.json --dry-run", "did you mean 'training.batch_size'?"),
+    ("launch vast --config blank.yaml --dry-run", "is empty"),
+    ("launch slurm -- missing.py", "the script 'missing.py' does not exist"),
+    ("launch slurm --dry-run -- --nproc-per-node 2 missing.py", "the script 'missing.py' does not exist"),
+    ("launch sky -- missing.py", "the script 'missing.py' does not exist"),
+    ("diagnose ''", "the name of a file or folder is empty"),
+    ("attach --pid -5", "pgrep -af python"),
+    ("run train.ipynb", "jupyter nbconvert --to script"),
+    ("run train.sh", "rankscope watch -- bash train.sh"),
+    ("run python train.py", "leave it out, as in rankscope run train.py"),
+    ("run python3.11 train.py", "leave it out, as in rankscope run train.py"),
+    ("run torchrun --nproc-per-node 2 train.py", "rankscope watch -- torchrun"),
+    ("run --page 0.0.0.0 train.py", "--page 0.0.0.0:8080"),
+    ("run -n 2 train.py", "did you mean '--nproc-per-node'?"),
+    ("run train.py:main", "does not exist"),
+    ("run --lang de train.py", "'en', 'ko'"),
+    ("run --prefix {gpx} train.py", "write {rank}, {local_rank}, {gpu} or {host}"),
+    ("watch train.py", "rankscope watch -- python train.py"),
+    ("RANKSCOPE_LANG=xx diagnose empty.log", "give one of en, ko"),
+    ("check all", "leave it out for all"),
+    ("launch slurm train.py --dry-run", "write rankscope launch slurm --dry-run ... -- train.py"),
+    ("launch vast train.py --auto-shutdown", "stands behind the script and would go to it"),
+    ("launch sky train.py --gpus=8", "stands behind the script and would go to it"),
+    ("launch slurm --name 'a b' --dry-run -- train.py", "write a-b"),
+    ("launch slurm --partition 'long gpu' --dry-run -- train.py", "write long-gpu"),
+    ("launch slurm --warn 99999999 --dry-run -- train.py", "65535 seconds"),
+    ("launch k8s --image 'a b' -- train.py", "REGISTRY/NAME:TAG"),
+    ("launch sky --gpu H100 -- train.py", "as --gpus 8"),
+    ("launch vast --config train.py --dry-run", "ends in .json, .yaml, .yml or .toml"),
+    ("launch slurm --dry-run -- --nproc-per-node 8", "as in -- --nproc-per-node 8 train.py"),
+    ("launch vast --dry-run -- --nproc-per-node 2", "name it after the options"),
+    ("launch sky -- --nproc-per-node=2", "name it after the options"),
+    ("launch k8s --image img -- --comm-debug", "name it after the options"),
+    ("run --master-addr http://host train.py", "give the host of node 0, as node-0"),
+    ("run --memory-limit 99999999T train.py", "more than an address space holds"),
+    ("run --stall-after 1e12 train.py", "--on-hang report stops nothing"),
+    ("run --grace 999999999999 train.py", "more than 100 days"),
+    ("launch vast --env NOT_SET --dry-run -- train.py", "it is not set here"),
+    ("launch vast --gpu '' --dry-run -- train.py", "--gpu is empty"),
+    ("launch vast --image '' --dry-run -- train.py", "--image is empty"),
+    ("launch vast --fetch '' --dry-run -- train.py", "--fetch is empty"),
+    ("launch vast --disk nan --dry-run -- train.py", "give a number above 0"),
+    ("launch vast --max-price inf --dry-run -- train.py", "give a number above 0"),
+    ("launch k8s --image img --name '' -- train.py", "--name is empty"),
+    ("launch slurm --nodes 2 --dry-run -- --nnodes 4 train.py", "leave --nnodes out"),
+    ("launch slurm --gpus-per-node 2 --dry-run -- --nproc_per_node=8 train.py", "each rank needs one"),
+    ("launch k8s --image img --gpus 2 -- --nproc-per-node 8 train.py", "each rank needs one"),
+    ("check imports --script folder", "'folder' is a folder: name the file in it"),
+    ("train --debug --override checkpoint.dir=", "checkpoint.dir is empty: name a folder"),
+    ("train --debug --override data.cache_dir=' '", "data.cache_dir is empty: name a folder"),
+    ("prepare --debug --cache-dir ''", "data.cache_dir is empty: name a folder"),
+    ("train --debug --export ''", "write --export weights"),
+    ("train --plan --nproc-per-node 0", "a job needs at least 1 rank"),
+    ("train --debug --override 'training.batch_size=4 training.max_steps=3'", "an --override of its own"),
+    ("train --debug --override training.batch_size=4,training.max_steps=3", "an --override of its own"),
+    ("train -debug", "did you mean '--debug'?"),
+    ("train --preset Debug", "did you mean 'debug'?"),
+    ("train --debug --resume", "no|auto|PATH"),
+    ("prepare --debug --cache-dir train.py", "write another data.cache_dir"),
+    ("prepare --debug --override data.source=jsonl --override data.paths=notes.txt", "notes.txt, line 1: not JSON"),
     ("NUM_GPUS=two train --debug", "NUM_GPUS=two is no number of GPUs: give 1 or more, or unset it"),
     ("GPU_RANK=x train --debug", "write GPU_RANK=3, or unset it"),
     ("NCCL_TIMEOUT=soon train --debug", "must be a whole number"),
@@ -285,6 +363,9 @@ CONFIGURATIONS = {
     "bad.yaml": "a: [1,\n",
     "twice.yaml": "training:\n  batch_size: 4\n  batch_size: 8\n",
     "bad.toml": "x = \n",
+    "blank.json": "",
+    "blank.yaml": "\n  \n",
+    "nothing.yaml": "# training:\n#   batch_size: 4\n",
 }
 
 
@@ -295,6 +376,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     (tmp_path / "train.py").write_text("print('trained')\n")
+    (tmp_path / "train.sh").write_text("python train.py\n")
+    (tmp_path / "train.ipynb").write_text("{}")
+    (tmp_path / "notes.txt").write_text("no JSON\n")
     (tmp_path / "folder").mkdir()
     (tmp_path / "empty.log").write_text("")
     for name, text in CONFIGURATIONS.items():
@@ -307,6 +391,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(entry, "run_prepared", prepared)
     monkeypatch.setattr(entry, "run", parsed)
     monkeypatch.setattr(entry, "watch", watched)
+    monkeypatch.setattr(launchers, "may_lead", lambda _pid: False)  # whatever the first process here is
 
 
 def prepared(arguments: Callable[[], list[str]]) -> int:
@@ -349,7 +434,7 @@ def test_a_wrong_use_is_one_line_with_the_word_to_write_instead(
 
 
 def test_there_are_more_than_fifty() -> None:
-    assert len(WRONG_USES) > 240
+    assert len(WRONG_USES) > 310
     assert len({use for use, _ in WRONG_USES}) == len(WRONG_USES)
 
 
@@ -365,6 +450,33 @@ def test_an_option_after_the_script_is_pointed_out(capsys: pytest.CaptureFixture
     Path("takes.py").write_text("parser.add_argument('--nnodes')\n")
     assert main(["run", "takes.py", "--nnodes", "2"]) == 0
     assert capsys.readouterr().err == ""
+
+
+def test_a_configuration_that_sets_nothing_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--debug", "--config", "nothing.yaml", "--show-config"]) == 0
+    assert "nothing.yaml changes nothing" in capsys.readouterr().err
+    assert main(["train", "--debug", "--show-config"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_a_folder_that_takes_long_to_read_says_what_is_read(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(again, "_QUIET_S", 0.0)
+    Path("folder/some.log").write_text("nothing to tell\n")
+    assert main(["diagnose", "folder"]) == 3
+    assert "reading on: 1 files so far, now in folder" in capsys.readouterr().err
+
+
+def test_a_report_for_a_pipe_or_a_device_leaves_it_as_it_is() -> None:
+    """`--output /dev/stdout`, or `>(less)`: it is written to, and no file takes its place."""
+    read: list[bytes] = []
+    reader = threading.Thread(target=lambda: read.append(Path("pipe").read_bytes()))
+    reader.start()
+    assert main(["report", "empty.log", "--format", "md", "--output", "pipe"]) == 0
+    reader.join(20)
+    assert stat.S_ISFIFO(os.lstat("pipe").st_mode)
+    assert b"evidence of a job" in read[0]
 
 
 def test_a_program_below_a_process_with_several_jobs_is_asked_for(
@@ -391,6 +503,8 @@ def test_a_program_below_a_process_with_several_jobs_is_asked_for(
         (pytest.mark.ranks(2, timeout="soon"), "give seconds, as timeout=300"),
         (pytest.mark.ranks(2, stall=float("nan")), "give seconds, as stall=5"),
         (pytest.mark.ranks(2, backend=""), "write backend='gloo' or 'nccl'"),
+        (pytest.mark.ranks(2, backend="ncll"), "did you mean 'nccl'?"),
+        (pytest.mark.ranks(True), "give 1 rank or more"),
     ],
     ids=str,
 )

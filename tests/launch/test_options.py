@@ -179,6 +179,10 @@ def test_our_options_before_the_script_are_ours(tmp_path: Path) -> None:
         ["--module"],
         ["--run-path"],
         ["--start-method=fork", "--local-addr=127.0.0.1"],
+        ["--nproc-per-node=auto", "--rdzv-backend=static", "--rdzv-endpoint=127.0.0.1:29778"],
+        ["--nproc-per-node=2", "--virtual-local-rank", "--event-log-handler=console"],
+        ["--signals-to-handle=SIGTERM,SIGUSR1", "--shutdown-timeout=7"],
+        ["--duplicate-stdout-filters=loss", "--duplicate-stderr-filters=Error"],
     ],
     ids=" ".join,
 )
@@ -226,6 +230,7 @@ def torchruns_launch(
         (["--nproc-per-node", "0", "SCRIPT"], "at least 1"),
         (["--nproc-per-node", "-3", "SCRIPT"], "at least 1"),
         (["--nproc-per-node", "many", "SCRIPT"], "many"),
+        (["--nproc-per-node", "gpu", "SCRIPT"], "Cuda"),
         (["--nnodes", "0", "SCRIPT"], "nodes"),
         (["--nnodes", "2:1", "SCRIPT"], "nodes"),
         (["--nnodes", "1:2:3", "SCRIPT"], "1:2:3"),

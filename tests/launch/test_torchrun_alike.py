@@ -94,6 +94,7 @@ COMMANDS = {
         "train.py",
     ),
     "a role": ("--nproc-per-node=2", "--role=trainer", "--local-addr=127.0.0.1", "train.py"),
+    "a local rank of 0 for all": ("--nproc-per-node=2", "--virtual-local-rank", "train.py"),
     "a module": ("--nproc-per-node=2", "-m", "train", "a", "--flag"),
     "run path": ("--run-path", "--nproc-per-node=2", "train.py", "--lr", "3e-4"),
     "a restart": ("--nproc-per-node=2", "--max-restarts=1", "--monitor-interval=0.5", "train.py", "--fail-on=1"),
@@ -149,3 +150,42 @@ def test_program_that_is_no_python_is_given_the_same(rankscope: Rankscope) -> No
         assert each.wait().code == 0
         told.append({path.name: path.read_text() for path in seen.iterdir()})
     assert told[0] == told[1] == {"0": "0 0 2 a b\n", "1": "1 1 2 a b\n"}
+
+
+JOINS = """
+import json, os, sys
+import torch, torch.distributed as dist
+how = sys.argv[1].replace("ADDRESS", os.environ["MASTER_ADDR"]).replace("OF_THE_STORE", os.environ["MASTER_PORT"])
+given = {} if how == "env://" else {"rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}
+dist.init_process_group("gloo", init_method=how, **given)
+value = torch.ones(1)
+dist.all_reduce(value)
+with open(f"{os.environ['SEEN']}/{dist.get_rank()}.json", "w") as file:
+    json.dump([dist.is_torchelastic_launched(), value.item(), os.environ["TORCHELASTIC_USE_AGENT_STORE"]], file)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("how", ["env://", "tcp://ADDRESS:OF_THE_STORE"])
+def test_ranks_join_by_the_launchers_store_and_know_that_they_were_launched(rankscope: Rankscope, how: str) -> None:
+    rankscope.script(JOINS)
+    (theirs, given), (ours, got) = side_by_side(rankscope, "--nproc-per-node=2", "train.py", how)
+    assert (theirs.code, ours.code) == (0, 0), ours.err.decode()
+    assert got == given == {rank: [True, 2.0, "True"] for rank in ("0", "1")}
+
+
+def test_two_launchers_of_one_job_meet_at_its_end_point(rankscope: Rankscope) -> None:
+    """As torchrun does on two machines, here on one."""
+    rankscope.script(SCRIPT)
+    told = []
+    for name, launcher in (("torchrun", TORCHRUN), ("rankscope", (sys.executable, "-m", "rankscope", "run"))):
+        seen = rankscope.folder / name
+        seen.mkdir()
+        place = ("--rdzv-backend=c10d", f"--rdzv-endpoint=localhost:{free_port()}", "--rdzv-id=two")
+        command = (*launcher, "--nnodes=2", "--nproc-per-node=1", *place, "train.py")
+        both = [rankscope.given(*command, env={"SEEN": str(seen)}, stdin=b"") for _ in range(2)]
+        assert [each.wait(120.0).code for each in both] == [0, 0]
+        found = seen_by_ranks(seen).values()
+        told.append([plain(each["environment"]) for each in found])
+    assert [rank["GROUP_RANK"] for rank in told[0]] == ["0", "1"]
+    assert told[0] == told[1]

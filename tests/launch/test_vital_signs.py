@@ -14,6 +14,7 @@ from rankscope.evidence.gpus import uses_gpu
 from rankscope.evidence.model import Evidence, Frame, Gpu, HostEvidence, RankEvidence, StackSample, Thread
 from rankscope.evidence.procfs import Pulse
 from rankscope.launch import vital_signs
+from rankscope.launch.memory_track import MemoryTrack
 from rankscope.launch.vital_signs import VitalSigns
 
 PID = 7
@@ -28,7 +29,7 @@ def spinning(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], tuple[VitalSig
         now = [0.0]
         monkeypatch.setattr(vital_signs, "pulse", lambda *_, **__: Pulse("R", now[0], 0, 0))
         monkeypatch.setattr(vital_signs, "uses_gpu", lambda _pid: on_gpu)
-        process = SimpleNamespace(rank=0, pid=PID, exit=None, life_at=0.0, clock=now)
+        process = SimpleNamespace(rank=0, pid=PID, exit=None, life_at=0.0, clock=now, memory=MemoryTrack())
         job: Any = SimpleNamespace(page_of=lambda _: None, living=lambda: [process])
         return VitalSigns(job), process
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rankscope.diagnosis import facts
 from rankscope.diagnosis.facts.logs import May
-from rankscope.diagnosis.facts.seen import MayStand
+from rankscope.diagnosis.facts.nothing_found import MayStand
 from rankscope.diagnosis.rules.offline.log_phases import what_may_keep_it
 from rankscope.report.words import sentence
 from rankscope.report.words.advice import ADVICE

@@ -15,7 +15,7 @@ from rankscope.evidence.model import Evidence, RaisedException
 from rankscope.report.conclude import conclude
 from rankscope.report.html.page import render_page
 from rankscope.report.markdown import markdown
-from rankscope.report.phrases import plain
+from rankscope.report.plain_text import plain
 from rankscope.report.views.incident import Incident, incident_of
 
 pytestmark = pytest.mark.browser

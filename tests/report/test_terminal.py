@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rankscope.diagnosis.verdict import Alternative, Culprit, Verdict, Where
-from rankscope.report.phrases import duration, plain
+from rankscope.report.plain_text import duration, plain
 from rankscope.report.terminal import MOST_LINES, render, use_color
 from rankscope.report.words.phrases import rank_list, ranks_text
 from searching import searched

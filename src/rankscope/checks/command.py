@@ -17,6 +17,7 @@ import msgspec
 from rankscope.checks.model import CheckReport, Findings, Flaw, StepResult, joined, result
 from rankscope.checks.say import ended, summary
 from rankscope.errors import UsageError
+from rankscope.given_paths import not_there
 from rankscope.spelling import mended, nearest
 from rankscope.terminal_text import harmless
 from rankscope.versions import versions
@@ -111,7 +112,7 @@ def parse(arguments: list[str]) -> Choice:
     found = parser.parse_args(arguments)
     unknown = [step for step in found.steps if step not in STEPS]
     if unknown:
-        close = nearest(unknown[0], STEPS, "; ")
+        close = "; leave it out for all" if unknown[0] == "all" else nearest(unknown[0], STEPS, "; ")
         raise UsageError(f"no step '{unknown[0]}'{close}; the steps are {', '.join(STEPS)}")
     if found.ranks is not None and found.ranks < 1:
         raise UsageError(f"--ranks {found.ranks}: a check needs at least 1 rank")
@@ -127,7 +128,7 @@ def parse(arguments: list[str]) -> Choice:
     if found.repeat is not None and "single" not in found.steps:
         raise UsageError("--repeat belongs to the step 'single': rankscope check single --repeat 60")
     if found.script is not None and not found.script.is_file():
-        raise UsageError(f"the script '{found.script}' does not exist (current folder: {os.getcwd()})")
+        raise UsageError(not_there(str(found.script), what="the script"))
     wanted = set(found.steps) or set(STEPS)
     return Choice(
         steps=tuple(step for step in STEPS if step in wanted),

@@ -7,7 +7,7 @@ import sys
 import textwrap
 
 from rankscope.checks.model import CheckReport, StepResult
-from rankscope.report.phrases import plain
+from rankscope.report.plain_text import plain
 from rankscope.report.terminal import use_color
 
 _COLOR = {"pass": "\x1b[32m", "fail": "\x1b[1;31m", "skip": "\x1b[33m"}

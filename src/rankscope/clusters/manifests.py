@@ -10,6 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from rankscope.clusters.what_runs import (
+    refuse_missing_script,
+    refuse_other_numbers,
+    refuse_own_options,
+    refuse_without_script,
+)
 from rankscope.clusters.yaml_text import Value, to_yaml
 from rankscope.errors import UsageError
 from rankscope.spelling import mended
@@ -179,6 +185,7 @@ def launch_manifest(place: str, arguments: list[str]) -> int:
         )
     parser.add_argument("command", nargs=argparse.REMAINDER, help="options of rankscope run, and the script")
     chosen = parser.parse_args(arguments)
+    refuse_own_options(chosen.command, parser)
     command = tuple(chosen.command[1:] if chosen.command[:1] == ["--"] else chosen.command)
     if not command:
         raise UsageError(f"nothing to run: write rankscope launch {place} --nodes 2 -- train.py")
@@ -186,6 +193,14 @@ def launch_manifest(place: str, arguments: list[str]) -> int:
         raise UsageError("--nodes must be at least 1 and --gpus at least 0")
     if place == "sky" and chosen.gpus and not chosen.gpu:
         raise UsageError("--gpus needs --gpu: say which kind, as --gpu H100")
+    refuse_without_script(command)
+    if place == "sky":  # it is sent from here; a container has its own in the image
+        refuse_missing_script(command)
+    refuse_other_numbers(command, nodes=chosen.nodes, gpus=chosen.gpus or None)
+    if chosen.name is not None and not chosen.name.strip():
+        raise UsageError("--name is empty: give a name, or leave it out")
+    if place == "sky" and chosen.gpu and not chosen.gpus:
+        raise UsageError(f"--gpu {chosen.gpu} needs --gpus: say how many of each node, as --gpus 8")
     name = _name(chosen.name or next((Path(word).stem for word in command if word.endswith(".py")), "train"))
     if place == "sky":
         text = sky_task(ClusterRun(command, name, chosen.nodes, chosen.gpus, gpu=chosen.gpu))
@@ -205,6 +220,8 @@ def launch_manifest(place: str, arguments: list[str]) -> int:
 def _kubernetes(chosen: argparse.Namespace, command: tuple[str, ...], name: str) -> str:
     if not chosen.image.strip():
         raise UsageError("--image is empty: name one with Python, torch, rankscope and the program in it")
+    if len(chosen.image.split()) != 1:
+        raise UsageError(f"--image '{chosen.image}' has spaces: write it as REGISTRY/NAME:TAG")
     if not _QUANTITY.fullmatch(chosen.shm):
         raise UsageError(f"--shm {chosen.shm} is no size of Kubernetes: write 16Gi or 500Mi")
     if chosen.max_restarts < 0:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from rankscope.clusters.what_runs import refuse_missing_script, refuse_other_numbers, refuse_own_options
 from rankscope.errors import RankscopeError, UsageError
 from rankscope.spelling import mended
 
@@ -121,6 +122,7 @@ fi
 """
 
 
+_LONGEST_WARNING_S = 65535
 _TIME = re.compile(r"\d+(:\d{1,2}){0,2}|\d+-\d{1,2}(:\d{1,2}){0,2}|infinite|unlimited", re.IGNORECASE)
 
 
@@ -134,9 +136,15 @@ def _refuse_options(chosen: argparse.Namespace) -> None:
         value = getattr(chosen, option)
         if value is not None and not value.strip():
             raise UsageError(f"--{option} is empty: give a name, or leave it out")
+        if value is not None and len(value.split()) != 1:
+            raise UsageError(
+                f"--{option} '{value}' has spaces, at which Slurm would cut it: write {'-'.join(value.split())}"
+            )
+    if chosen.warn > _LONGEST_WARNING_S:
+        raise UsageError(f"--warn {chosen.warn}: Slurm warns {_LONGEST_WARNING_S} seconds before the end at most")
     for option in chosen.sbatch:
-        if not option.strip():
-            raise UsageError("--sbatch is empty: give an option of sbatch, as exclusive or mem=64G")
+        if not option.strip() or len(option.splitlines()) > 1:
+            raise UsageError("--sbatch is empty or several lines: give an option of sbatch, as exclusive or mem=64G")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -168,12 +176,15 @@ def launch_slurm(arguments: list[str]) -> int:
         "command", nargs=argparse.REMAINDER, help="what to run: options of rankscope run, and the script"
     )
     chosen = parser.parse_args(arguments)
+    refuse_own_options(chosen.command, parser)
     command = chosen.command[1:] if chosen.command[:1] == ["--"] else chosen.command
     if not command:
         raise UsageError("nothing to run: write rankscope launch slurm --nodes 2 -- --nproc-per-node 8 train.py")
     if chosen.nodes < 1 or chosen.warn < 1:
         raise UsageError("--nodes and --warn must be at least 1")
     _refuse_options(chosen)
+    refuse_missing_script(command)
+    refuse_other_numbers(command, nodes=chosen.nodes, gpus=chosen.gpus_per_node)
     named = next((word for word in command if word.endswith(".py")), "train")
     text = script(
         SlurmJob(

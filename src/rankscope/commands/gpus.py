@@ -14,7 +14,7 @@ import msgspec
 from rankscope.errors import UsageError
 from rankscope.evidence.gpu_state import GpuProcess, GpuState, read_gpu_states
 from rankscope.launch.gpu_choice import busy, choose, grave_xid, parse_wish, unfit, visible_indices
-from rankscope.report.phrases import plain
+from rankscope.report.plain_text import plain
 from rankscope.spelling import mended
 
 _GIB = 1 << 30

@@ -7,10 +7,17 @@ from dataclasses import replace
 from rankscope.diagnosis import views
 from rankscope.diagnosis.advice import Advice
 from rankscope.diagnosis.device import stands_in_device_wait
-from rankscope.diagnosis.facts.seen import EndedMeanwhile, LauncherAlone, Looked, NoRank, NoRankFound, NoRankVariable
+from rankscope.diagnosis.facts.nothing_found import (
+    EndedMeanwhile,
+    LauncherAlone,
+    Looked,
+    NoRank,
+    NoRankFound,
+    NoRankVariable,
+)
 from rankscope.diagnosis.finding import Possibility, Ruling
+from rankscope.diagnosis.nothing_found import as_seen, could_not_read, unknown
 from rankscope.diagnosis.rules.standing.stand import movement
-from rankscope.diagnosis.seen import as_seen, could_not_read, unknown
 from rankscope.evidence.model import Evidence, RankEvidence
 
 _SHORT_OF_IT = 0.8

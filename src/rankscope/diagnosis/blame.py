@@ -203,9 +203,12 @@ def _most(side: Side, sides: list[Side]) -> bool:
 
 def _broke_habit(side: Side, other: Side, states: dict[int, State]) -> bool:
     """Whether the ranks of `side` had always made the other side's call after the call before it, until now."""
-    made = list(map(_full_key, _outer_calls(states[other.ranks[0]])))
+    calls = _outer_calls(states[other.ranks[0]])
+    made = list(map(_full_key, calls))
     chain = tuple((frame.file, frame.line) for frame in other.site)
-    at = next((at for at in range(len(made) - 1, 0, -1) if other.event is not None and made[at][1] == chain), None)
+    until = other.event.at if other.event is not None else 0.0
+    made_it = (at for at in range(len(made) - 1, 0, -1) if made[at][1] == chain and calls[at].entered_at <= until)
+    at = next(made_it, None)
     if at is None:
         return False
     for rank in side.ranks:
@@ -230,10 +233,12 @@ def _for_passing_by(
         guarded = code.guard(other.site) if other.site else None
         if guarded is not None and guarded[1].on_rank:
             # A call that is reserved for some ranks is no call the others should have made, unless most make it, or
-            # these ranks had always made it themselves.
-            if best[0] < _ON_RANK and (_most(other, [side, *others]) or _broke_habit(side, other, states)):
-                frame, branch = guarded
-                best = (_ON_RANK, [condition(frame, branch, "keeps-from", side.ranks)])
+            # these ranks had always made it themselves. These the condition does not keep from it; another may.
+            habitual = _broke_habit(side, other, states)
+            if best[0] < _ON_RANK and (habitual or _most(other, [side, *others])):
+                led = code.way_past(other.site) if habitual else None
+                frame, branch = led or guarded
+                best = (_ON_RANK, [condition(frame, branch, "leads-past" if led else "keeps-from", side.ranks)])
             continue
         found = code.way_past(other.site) if other.event is not None else None
         if found is None:

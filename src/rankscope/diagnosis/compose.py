@@ -9,10 +9,10 @@ from rankscope.diagnosis.advice import Advice
 from rankscope.diagnosis.causes import CAUSES, Cause
 from rankscope.diagnosis.facts import Fact
 from rankscope.diagnosis.facts.calls import NobodyStandsOut
-from rankscope.diagnosis.facts.seen import AllWell, RunsOn
+from rankscope.diagnosis.facts.nothing_found import AllWell, RunsOn
 from rankscope.diagnosis.finding import Finding, Ruling, Suspect, Way
+from rankscope.diagnosis.nothing_found import as_seen
 from rankscope.diagnosis.rules.crashes.endings import Endings
-from rankscope.diagnosis.seen import as_seen
 from rankscope.diagnosis.verdict import Where
 from rankscope.diagnosis.wait_graph import WaitGraph
 from rankscope.evidence.model import Evidence

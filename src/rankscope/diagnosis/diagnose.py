@@ -7,10 +7,11 @@ from dataclasses import replace
 from rankscope.diagnosis.arbiter import decide
 from rankscope.diagnosis.case import Case, prepare
 from rankscope.diagnosis.compose import compose, fine
-from rankscope.diagnosis.facts.seen import CollectorNote
+from rankscope.diagnosis.facts.nothing_found import CollectorNote
 from rankscope.diagnosis.finding import Finding, Ruling
 from rankscope.diagnosis.registry import RULES
 from rankscope.diagnosis.rules.crashes import rules as crashes
+from rankscope.diagnosis.rules.crashes.host_memory import with_host_memory
 from rankscope.diagnosis.rules.crashes.memory_limit import with_memory_limit
 from rankscope.diagnosis.rules.divergence import rules as divergence
 from rankscope.diagnosis.rules.numbers import rules as numbers
@@ -39,7 +40,8 @@ def diagnose(evidence: Evidence) -> Ruling:
         finding = softened(_with_driver_faults(finding, case), case.graph, case.evidence)
         ruling = compose(finding, evidence, case.graph, case.endings)
     ruling = replace(_with_logs(ruling, evidence), stragglers=numbers.stragglers_of(case.evidence))
-    return with_memory_limit(with_set_up(with_stages(ruling, evidence), evidence), evidence)
+    ruling = with_set_up(with_stages(ruling, evidence), evidence)
+    return with_memory_limit(with_host_memory(ruling, evidence), evidence)
 
 
 def _with_driver_faults(finding: Finding, case: Case) -> Finding:

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 SHOWN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "DDP_BACKEND")
 TOLD_ON_FAILURE = ("NCCL_", "CUDA_", "TORCH_NCCL_", "GLOO_")
 OK = "ok"
+_FALLING_BACK = "NCCL failed ({reason}), trying Gloo fallback..."
+_BY_VARIABLE = "DDP_BACKEND=gloo"
+_NOT_WANTED, _GIVEN_UP = "gloo", "gloo in place of nccl"
+"""What a rank would take, before its reason: Gloo as such, or because NCCL failed on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +86,15 @@ def _set_up(log: _Log, timeout_s: float, given: torch.device | None) -> Distribu
         if refused is not None:
             if place.backend == "nccl":
                 raise NoGroup(f"NCCL was asked for with DDP_BACKEND=nccl and does not work: {refused}")
-            _warn_of_fallback(log, refused)
+            log.warning(_FALLING_BACK.format(reason=refused))
             backend, fell_back = "gloo", True
         else:
             _bind(device)
     if backend == "gloo":
         _use_gloo(store, place, log, timeout_s)
+    if fell_back:
+        log.warning("Fell back to Gloo backend (NCCL failed), on all ranks")
+        log.warning("Gloo is CPU-based and slower - for debugging only!")
     log.info(f"Distributed training initialized: {place.world_size} ranks, backend {backend}, device {device}")
     log.debug(f"setup_distributed() returning successfully for rank {place.rank}")
     return Distributed(place.rank, place.local_rank, place.world_size, backend, device, fell_back)
@@ -115,7 +122,7 @@ def _choose_device(place: Place, given: torch.device | None, log: _Log) -> tuple
 
     index = place.local_rank if given is None or given.index is None else given.index
     if place.backend == "gloo":
-        reason: str | None = "DDP_BACKEND=gloo"
+        reason: str | None = _BY_VARIABLE
     elif given is not None and given.type == "cpu":
         reason = "this rank computes on the CPU"
     else:
@@ -123,7 +130,7 @@ def _choose_device(place: Place, given: torch.device | None, log: _Log) -> tuple
     if place.backend == "nccl" and reason is not None:
         raise BadDevice(f"DDP_BACKEND=nccl, and {reason}: set DDP_BACKEND=gloo, or leave it out to let it be chosen")
     if not torch.cuda.is_available() or (given is not None and given.type == "cpu"):
-        return f"gloo: {reason}" if reason is not None else "nccl", torch.device("cpu")
+        return _word(reason, on_gpu=False), torch.device("cpu")
     if index >= torch.cuda.device_count():
         raise BadDevice(
             f"LOCAL_RANK={place.local_rank} has no GPU {index}: {torch.cuda.device_count()} are visible. "
@@ -133,7 +140,18 @@ def _choose_device(place: Place, given: torch.device | None, log: _Log) -> tuple
     log.debug(f"Setting CUDA device to {index}...")
     torch.cuda.set_device(device)
     log.debug(f"Device set to {device}")
-    return "nccl" if reason is None else f"gloo: {reason}", device
+    word = _word(reason, on_gpu=True)
+    if word.startswith(_GIVEN_UP):
+        log.error(f"NCCL cannot be used on this rank: {reason}")
+        log.failure()
+    return word, device
+
+
+def _word(reason: str | None, *, on_gpu: bool) -> str:
+    """What a rank says about its backend. A rank on a GPU whose NCCL does not work wanted it, and gives it up."""
+    if reason is None:
+        return "nccl"
+    return f"{_GIVEN_UP if on_gpu and reason != _BY_VARIABLE else _NOT_WANTED}: {reason}"
 
 
 def _agree(store: Any, place: Place, wanted: str, log: _Log, timeout_s: float) -> tuple[str, bool]:
@@ -146,11 +164,11 @@ def _agree(store: Any, place: Place, wanted: str, log: _Log, timeout_s: float) -
         return "nccl", False
     rank, word = odd
     reason = word.partition(": ")[2]
-    alone = any(other == "nccl" for other in words)
+    fell_back = any(other == "nccl" or other.startswith(f"{_GIVEN_UP}: ") for other in words)
     log.debug(f"Backend gloo for all ranks, because of rank {rank}: {reason}")
-    if alone:
-        _warn_of_fallback(log, f"rank {rank}: {reason}")
-    return "gloo", alone
+    if fell_back:
+        log.warning(_FALLING_BACK.format(reason=f"rank {rank}: {reason}"))
+    return "gloo", fell_back
 
 
 def _try_nccl(store: Any, place: Place, device: Any, log: _Log, timeout_s: float) -> str | None:
@@ -229,12 +247,6 @@ def form_group(backend: str, store: Any, place: Place, log: _Log, timeout_s: flo
     log.debug(f"dist.init_process_group(backend='{backend}') completed successfully")
 
 
-def _warn_of_fallback(log: _Log, reason: str) -> None:
-    log.warning(f"NCCL failed ({reason}), trying Gloo fallback...")
-    log.warning("Fell back to Gloo backend (NCCL failed), on all ranks")
-    log.warning("Gloo is CPU-based and slower - for debugging only!")
-
-
 class _Log:
     """Whole lines on standard output, as the program's own."""
 
@@ -256,8 +268,11 @@ class _Log:
         self._write("ERROR", text)
 
     def failure(self) -> None:
-        """The traceback of what is being handled, from the program's first line on, and the variables that NCCL and
-        CUDA go by."""
+        """What is being handled, its traceback from the program's first line on, and the variables that NCCL and CUDA
+        go by."""
+        error = sys.exc_info()[0]
+        if error is not None:
+            self._write("ERROR", f"Exception type: {error.__name__}")
         sys.stdout.write(_whole_traceback())
         self._write("DEBUG", "Printing NCCL/CUDA environment variables:")
         for name, value in sorted(mask_environment(os.environ).items()):

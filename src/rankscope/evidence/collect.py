@@ -23,6 +23,7 @@ from rankscope.evidence.model import (
     Exit,
     Frame,
     HostEvidence,
+    MemoryMark,
     ProcessSample,
     RaisedException,
     RankEvidence,
@@ -58,6 +59,7 @@ class KnownRank:
     """Where it is known; otherwise it is looked for by the process."""
     environment: dict[str, str] = field(default_factory=dict)
     """Where it was read before: a process that has ended tells nothing."""
+    memory: tuple[MemoryMark, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,6 +362,7 @@ def _finish(
         error_tail=(*mask_lines(known.error_tail), *comm_lines(facts.comm_logs, look.pid)),
         environment=read_environment(look.pid) or known.environment,
         still_for_s=known.still_for_s,
+        memory=known.memory,
         missing=missing,
     )
 

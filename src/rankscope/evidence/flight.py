@@ -29,6 +29,8 @@ MOST_RANKS = 200_000
 _MOST_GROUPS_RANKS = 20_000_000
 """Members of all groups together."""
 _MOST_SIZES = 1_000_000
+_OF_A_RECORDER = frozenset({"version", "pg_config", "pg_status"})
+"""What a dump has in any case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +107,9 @@ def _record(document: object) -> FlightRecord:
 
 
 def entries_of(top: dict[Any, Any]) -> list[Any]:
-    """A recorder that has recorded nothing writes no list, as that of torch 2.9 does with Gloo."""
-    return [] if top.get("entries", "") is None else as_list(top.get("entries"), "entries")
+    """A recorder that has recorded nothing writes no list, or leaves it out, as that of torch 2.9 does with Gloo."""
+    empty = top.get("entries", "") is None or ("entries" not in top and top.keys() >= _OF_A_RECORDER)
+    return [] if empty else as_list(top.get("entries"), "entries")
 
 
 def statuses(value: object, names: Mapping[str, str]) -> tuple[dict[str, int], dict[str, int]]:

@@ -32,6 +32,14 @@ def runs_python(pid: int) -> bool:
         return False
 
 
+def may_lead(pid: int) -> bool:
+    """It is a rank or a launcher itself, as the first process of a container may be."""
+    try:
+        return runs_python(pid) or is_launcher(procfs.command_line(pid))
+    except (OSError, ProcessLookupError):
+        return False
+
+
 def launcher_of(pid: int, rank: str) -> int:
     """The nearest ancestor that is not told the same rank: a wrapper script of the rank is passed by. 0 without one."""
     return next((above for above in ancestors(pid) if _told(above).get("RANK") != rank), 0)

@@ -428,6 +428,14 @@ class Exit:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryMark:
+    """Resident bytes of a rank's own process at one moment."""
+
+    at: float
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class RankEvidence:
     rank: int
     local_rank: int
@@ -458,6 +466,8 @@ class RankEvidence:
     earlier_stacks: tuple[StackSample, ...] = ()
     earlier_processes: tuple[ProcessSample, ...] = ()
     """From the looks before this one, since the rank made progress last; of stacks the main thread alone."""
+    memory: tuple[MemoryMark, ...] = ()
+    """From its start to the last glance at it, evenly thinned out: known of ranks that the launcher watches."""
     missing: dict[str, str] = field(default_factory=dict)
 
 

@@ -83,6 +83,18 @@ def pulse(pid: int, *, network: bool = False) -> Pulse:
     return Pulse(own.state, ticks / _TICKS, moved, pages * _PAGE, carried)
 
 
+def resident_bytes(pid: int) -> int:
+    """Of the process alone; one small file. 0 of one that has ended and was not waited for.
+
+    Raises ProcessLookupError when the process is gone, PermissionError where it may not be seen.
+    """
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as file:
+            return int(file.read().split()[1]) * _PAGE
+    except FileNotFoundError as error:
+        raise ProcessLookupError(pid) from error
+
+
 def sample_process(pid: int) -> ProcessSample:
     """One full look: state, processor time, memory, system call of the main thread, locks, files, sockets.
 

@@ -12,7 +12,7 @@ from rankscope.evidence.glance import Glances, RankGlance, WatchedRank
 from rankscope.launch.job import Job, RankProcess
 from rankscope.private_files import open_private_log
 from rankscope.report.board import Board
-from rankscope.report.phrases import plain, short_path
+from rankscope.report.plain_text import plain, short_path
 from rankscope.report.screen import Screen
 from rankscope.report.words.languages import language
 

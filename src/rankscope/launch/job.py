@@ -17,6 +17,7 @@ from rankscope.evidence.collect import JobFacts, KnownRank, collect, find_page, 
 from rankscope.evidence.model import Evidence, Exit
 from rankscope.evidence.pages import read_page
 from rankscope.launch.events import End
+from rankscope.launch.memory_track import MemoryTrack
 from rankscope.launch.nodes.exchange import Exchange
 from rankscope.launch.output import OutputPump
 from rankscope.mask import mask_arguments, mask_text
@@ -40,6 +41,7 @@ class RankProcess:
     """As it was started with, secrets masked: a rank that has ended cannot be asked."""
     page: Path | None = None
     """Once it was found: of a rank's inner process it is found only while that lives."""
+    memory: MemoryTrack = field(default_factory=MemoryTrack)
 
 
 class Job:
@@ -190,6 +192,7 @@ class Job:
                 still_for_s=now - process.life_at if process.exit is None else None,
                 page=process.page,
                 environment=process.environment,
+                memory=process.memory.marks,
             )
             for process in self.ranks
         ]

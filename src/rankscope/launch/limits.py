@@ -13,6 +13,7 @@ LIMIT_VARIABLE = "RANKSCOPE_MEMORY_LIMIT"
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?", re.IGNORECASE)
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _LEAST_LIMIT = 256 << 20
+_MOST_LIMIT = 1 << 62
 
 LOW_MEMORY = {
     "NCCL_BUFFSIZE": "1048576",
@@ -33,6 +34,8 @@ def parse_size(text: str) -> int:
     if match is None:
         raise ValueError(f"'{text}' is no amount of memory: write it as 100G, 512M or a number of bytes")
     size = int(float(match[1]) * _UNITS[match[2].upper()])
+    if size > _MOST_LIMIT:
+        raise ValueError(f"'{text}' is more than an address space holds: write it as 100G, or leave it out")
     if size < _LEAST_LIMIT:
         raise ValueError(f"'{text}' is less than Python and torch need to start: give at least 256M")
     return size

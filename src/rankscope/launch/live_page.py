@@ -19,7 +19,7 @@ from rankscope.report.board import Board, Look
 from rankscope.report.html import live as page
 from rankscope.report.html.page import FILE_NAME
 from rankscope.report.metrics import CONTENT_TYPE, metrics
-from rankscope.report.phrases import plain, short_path
+from rankscope.report.plain_text import plain, short_path
 from rankscope.report.words.languages import language
 
 ADDRESS_FILE = "page.url"

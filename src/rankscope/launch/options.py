@@ -333,9 +333,15 @@ def _speak_in_one_line(parser: argparse.ArgumentParser) -> None:
             message = (
                 "there is no script to run: name it after the options, as in rankscope run --nproc-per-node 2 train.py"
             )
+        if any(message == f"unrecognized arguments: {word}" for word in ("-n", "-np", "-g")):
+            message += "; did you mean '--nproc-per-node'?"
         raise UsageError(f"{mended(message, parser)} (see 'rankscope run --help')")
 
     parser.error = error  # type: ignore[method-assign]
+
+
+_LONGEST_S = 100 * 86400
+"""More than that a wait of the interpreter may refuse, in the middle of a run."""
 
 
 def threshold(text: str) -> float | None:
@@ -348,6 +354,8 @@ def threshold(text: str) -> float | None:
         raise argparse.ArgumentTypeError(f"'{text}' is neither 'auto' nor a number of seconds") from None
     if not 1.0 <= given < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} s is not possible: give at least 1 second, or 'auto'")
+    if given > _LONGEST_S:
+        raise argparse.ArgumentTypeError(f"{text} s is more than 100 days: --on-hang report stops nothing")
     return given
 
 
@@ -355,6 +363,8 @@ def seconds(text: str) -> int:
     """Of `--grace`."""
     if not text.isdigit():
         raise argparse.ArgumentTypeError(f"'{text}' is no whole number of seconds")
+    if int(text) > _LONGEST_S:
+        raise argparse.ArgumentTypeError(f"{text} s is more than 100 days: write 3600 for an hour")
     return int(text)
 
 

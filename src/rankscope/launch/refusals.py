@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from rankscope.errors import UsageError
+from rankscope.given_paths import not_there
 from rankscope.launch.gpu_choice import parse_wish
 from rankscope.report import live
 from rankscope.spelling import nearest
 
 MOST_PROCESSES = 4096
+_LAUNCHERS = frozenset({"torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec", "srun", "ray", "horovodrun"})
 _DEVICES = ("auto", "gpu", "cpu", "xpu")
 _STREAMS = "write 1 for stdout, 2 for stderr, 3 for both, or some ranks' alone as in 0:1,1:2"
 _MISPLACED = frozenset(
@@ -91,11 +93,33 @@ def _refuse_script(script: str) -> None:
             raise UsageError(f"'{script}' is a folder without a __main__.py; name the script itself")
         return
     if not os.path.exists(script):
-        raise UsageError(f"the script '{script}' does not exist (current folder: {os.getcwd()})")
+        raise UsageError(_no_script(script))
     if not stat.S_ISREG(os.stat(script).st_mode):
         raise UsageError(f"'{script}' is a pipe or a device, which only one rank could read: give a file")
     if not os.access(script, os.R_OK):
         raise UsageError(f"the script '{script}' may not be read by you: chmod u+r it")
+    if script.endswith(".ipynb"):
+        raise UsageError(
+            f"'{script}' is a notebook: make a script of it first (jupyter nbconvert --to script '{script}'), or watch "
+            "the notebook's own launcher, as docs/launchers.md says"
+        )
+    if script.endswith((".sh", ".bash")):
+        raise UsageError(
+            f"'{script}' is a shell script, and every rank would run it as Python: give the Python script in it, or "
+            f"write rankscope watch -- bash {script}"
+        )
+
+
+def _no_script(name: str) -> str:
+    """Why there is none of that name; people write what they would write after `torchrun`, and before it."""
+    program = os.path.basename(name)
+    if re.fullmatch(r"python[\d.]*", program):
+        return f"'{name}' is what every script is run with: leave it out, as in rankscope run train.py"
+    if program in _LAUNCHERS:
+        return f"'{name}' is a launcher of its own: write rankscope watch -- {program} ..., or leave it out"
+    if re.fullmatch(r"[\d.]+(:\d+)?", name):
+        return f"there is no script '{name}': --page takes a port or ADDRESS:PORT, as in --page 0.0.0.0:8080"
+    return not_there(name, what="the script")
 
 
 def _refuse_processes(namespace: argparse.Namespace) -> None:
@@ -151,9 +175,9 @@ def _refuse_rendezvous(namespace: argparse.Namespace) -> None:
         close = nearest(namespace.rdzv_backend, known, "; ")
         raise UsageError(f"--rdzv-backend {namespace.rdzv_backend} is not known{close}; there are {', '.join(known)}")
     address = namespace.master_addr
-    if address is not None and (not address.strip() or " " in address.strip()):
+    if address is not None and (not address.strip() or " " in address.strip() or "/" in address):
         raise UsageError(
-            f"--master-addr '{address}' is no address (a variable that is not set?): give the host of node 0"
+            f"--master-addr '{address}' is no address (a variable that is not set?): give the host of node 0, as node-0"
         )
     if namespace.rdzv_endpoint and not namespace.standalone:
         _refuse_endpoint(namespace.rdzv_endpoint)

@@ -65,6 +65,7 @@ class VitalSigns:
 
     def feel(self, living: list[RankProcess], now: float) -> None:
         for process in living:
+            process.memory.note(process.pid, now)
             self._feel(process, now)
 
     def heartbeats(self) -> dict[int, Heartbeat]:

@@ -32,6 +32,8 @@ LEAST_THRESHOLD_S = 30.0
 QUIET_FACTOR = 4.0
 """The automatic threshold, in longest quiet stretches from which the job came back by itself."""
 _LATE_LOOK_S = 60.0
+_RIPE_SHARE = 0.3
+"""Past the threshold the next look comes after this share of the stillness; before it, when that has doubled."""
 _NOTES_SETTLE_S = 0.7
 """Ranks note a value that is not finite a step apart: the one that it began on may be the last to say so."""
 _REPLICAS_PERIOD_S = 15.0
@@ -183,7 +185,9 @@ class Watcher:
             self._job.nodes.tell_still(True)
         evidence = self._job.gather("still")
         now = time.time()
-        episode.next_look = now + min(max(now - episode.since, 0.5), _LATE_LOOK_S)
+        lasted = now - episode.since
+        rest = lasted if lasted < self.threshold() else _RIPE_SHARE * lasted
+        episode.next_look = now + min(max(rest, 0.5), _LATE_LOOK_S)
         if evidence is None:
             return
         episode.seen = evidence = with_earlier(evidence, episode.seen)

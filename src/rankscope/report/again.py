@@ -6,6 +6,7 @@ import argparse
 import os
 import shutil
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NoReturn
@@ -13,7 +14,8 @@ from typing import TYPE_CHECKING, BinaryIO, NoReturn
 from rankscope.errors import EvidenceError, UsageError
 from rankscope.evidence.nan_dump import is_nan_dump, read_nan_dump
 from rankscope.evidence.readers.gather import gather
-from rankscope.report.phrases import plain
+from rankscope.given_paths import not_there
+from rankscope.report.plain_text import plain
 from rankscope.report.words.languages import add_lang, chosen_language, language
 from rankscope.spelling import mended
 
@@ -46,6 +48,9 @@ tell, 2 for a mistake in the command
 
 
 _MOST_REFUSED = 10
+_WHOLE_MACHINE = frozenset({"/", "/proc", "/sys", "/dev"})
+_QUIET_S = 2.0
+"""So long a folder may be read before a line says so, and then every ten times as long."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -76,17 +81,19 @@ def verdict_on(paths: list[str], lang: str = "en") -> tuple[Evidence, Verdict]:
     """What the paths hold, and the verdict on it. Raises UsageError for a path that cannot be meant."""
     for path in paths:
         if path != "-" and not os.path.exists(path):
-            raise UsageError(f"'{path}' does not exist")
+            raise UsageError(not_there(path))
+        if os.path.realpath(path) in _WHOLE_MACHINE:
+            raise UsageError(f"'{path}' is a whole machine's: give the run's folder, or files that a job left")
     if paths.count("-") > 1:
         raise UsageError("standard input can be read once: give - only once")
-    evidence = _evidence(paths)
+    evidence = _evidence(paths, lang)
     return evidence, _verdict(evidence, lang)
 
 
 def _verdict(evidence: Evidence, lang: str) -> Verdict:
     # Imported here and not above: while other processes read the dumps of a large job, there is time for it.
     from rankscope.diagnosis.diagnose import diagnose
-    from rankscope.diagnosis.seen import as_seen
+    from rankscope.diagnosis.nothing_found import as_seen
     from rankscope.report.conclude import pronounce
 
     return pronounce(as_seen(diagnose(evidence), evidence), lang)
@@ -94,7 +101,7 @@ def _verdict(evidence: Evidence, lang: str) -> Verdict:
 
 def _load() -> None:
     """What is needed after the reading."""
-    from rankscope.diagnosis import diagnose, seen  # noqa: F401
+    from rankscope.diagnosis import diagnose, nothing_found  # noqa: F401
     from rankscope.report import conclude  # noqa: F401
 
 
@@ -117,14 +124,35 @@ def exit_code(verdict: Verdict) -> int:
     return {"ok": 0, "unknown": 3}.get(verdict.outcome, 1)
 
 
-def _evidence(paths: list[str]) -> Evidence:
+def _evidence(paths: list[str], lang: str) -> Evidence:
     only = Path(paths[0])
     if len(paths) > 1 or not is_nan_dump(only):
-        return gather(paths, _standard_input(paths), _load)
+        return gather(paths, _standard_input(paths), _load, _Reading(lang))
     try:
         return read_nan_dump(only)
     except EvidenceError as error:
         return replace(gather([]), refused=(str(error),))
+
+
+class _Reading:
+    """Says that a folder is being read, where that takes long: it may be another one than was meant."""
+
+    def __init__(self, lang: str) -> None:
+        self._lang = lang
+        self._files = 0
+        self._next = time.monotonic() + _QUIET_S
+
+    def __call__(self, path: str) -> None:
+        self._files += 1
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + 10 * _QUIET_S
+        from rankscope.report.live import say
+
+        told = "reading on: {count} files so far, now in {folder}; Ctrl-C stops, and the run's own folder is quicker"
+        folder = plain(os.path.dirname(path))
+        say(language(self._lang).label(told, count=f"{self._files:,}", folder=folder))
 
 
 def _standard_input(paths: list[str]) -> BinaryIO | None:

@@ -11,6 +11,7 @@ from typing import NoReturn
 from rankscope.diagnosis.attached import as_no_rank, as_watched, no_rank, nobody_found, with_stillness
 from rankscope.diagnosis.finding import Ruling
 from rankscope.errors import UsageError
+from rankscope.evidence import launchers
 from rankscope.evidence.attach import take_evidence, uses_distributed
 from rankscope.evidence.jobs import FoundJob, NoRanks, SeveralJobs, find_jobs, job_of_pids, with_told_ranks
 from rankscope.evidence.stacks import find_py_spy
@@ -19,7 +20,7 @@ from rankscope.report.conclude import examine, pronounce
 from rankscope.report.live import say
 from rankscope.report.notices.notifier import Notifier
 from rankscope.report.notices.options import add_notify
-from rankscope.report.phrases import plain
+from rankscope.report.plain_text import plain
 from rankscope.report.words.languages import Language, add_lang, chosen_language, language
 from rankscope.spelling import mended
 
@@ -104,6 +105,14 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
 
 def _chosen_job(pids: list[int], words: Language) -> FoundJob | None:
     """None where no job runs here that may be looked into. Raises NoRanks for pids that are none."""
+    wrong = next((pid for pid in pids if pid < 1), None)
+    if wrong is not None:
+        raise UsageError(f"--pid {wrong}: processes have numbers above 0; `pgrep -af python` lists them")
+    if 1 in pids and not launchers.may_lead(1):
+        raise UsageError(
+            "--pid 1 started everything on this machine, so it tells no job: leave --pid out to have the job found, or "
+            "give one of its ranks or its launcher"
+        )
     if pids:
         try:
             return job_of_pids(pids)

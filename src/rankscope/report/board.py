@@ -14,7 +14,7 @@ from rankscope.evidence.glance import RankGlance
 from rankscope.evidence.model import Phases, Progress
 from rankscope.report import progress_words
 from rankscope.report.meter import Meter
-from rankscope.report.phrases import plain
+from rankscope.report.plain_text import plain, size
 from rankscope.report.progress_words import QUIET_S, Figures
 from rankscope.report.words.languages import Language, language
 from rankscope.terminal_text import columns, padded
@@ -120,7 +120,7 @@ class Board:
             waits=self._words.rank_list(waits.get(each.rank, ())),
             awaited=waits.get(each.rank, frozenset()),
             processor=f"{(each.cpu_s - first.cpu_s) / seconds:.0%}" if seconds >= LEAST_S else "",
-            memory=_size(each.memory_bytes),
+            memory=size(each.memory_bytes),
             gpu=_gpu(each),
         )
         if progress is None:
@@ -202,13 +202,9 @@ def _gpu(each: RankGlance) -> str:
     texts = []
     for gpu in each.gpus:
         busy = f" {gpu.utilization_percent} %" if gpu.utilization_percent is not None else ""
-        memory = f" {_size(gpu.memory_used_bytes)}" if gpu.memory_used_bytes is not None else ""
+        memory = f" {size(gpu.memory_used_bytes)}" if gpu.memory_used_bytes is not None else ""
         texts.append(f"{gpu.index}{busy}{memory}")
     return ", ".join(texts)
-
-
-def _size(number: int) -> str:
-    return f"{number / (1 << 30):.1f} GB" if number >= 1 << 30 else f"{number / (1 << 20):.0f} MB"
 
 
 def _merged(rows: Sequence[Row]) -> list[Row]:

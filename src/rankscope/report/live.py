@@ -10,7 +10,7 @@ from typing import Literal
 from rankscope.diagnosis.facts import Fact
 from rankscope.diagnosis.facts.run import CameBack
 from rankscope.diagnosis.verdict import Verdict
-from rankscope.report.phrases import plain, short_path
+from rankscope.report.plain_text import plain, short_path
 from rankscope.report.screen import Screen
 from rankscope.report.words.languages import Language, language
 from rankscope.terminal_text import harmless

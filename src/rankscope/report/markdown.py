@@ -6,7 +6,7 @@ import re
 
 from rankscope import __version__
 from rankscope.mask import mask_arguments, mask_text
-from rankscope.report.phrases import plain
+from rankscope.report.plain_text import plain
 from rankscope.report.terminal import title
 from rankscope.report.views.excerpts import Excerpt, excerpts
 from rankscope.report.views.incident import Incident

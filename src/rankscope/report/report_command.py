@@ -14,7 +14,7 @@ from rankscope.errors import UsageError
 from rankscope.evidence.readers.run_folder import is_run_folder
 from rankscope.private_files import write_private
 from rankscope.report.again import tell_refused, verdict_on
-from rankscope.report.phrases import short_path
+from rankscope.report.plain_text import short_path
 from rankscope.report.words.languages import add_lang, chosen_language
 from rankscope.spelling import mended
 
@@ -76,11 +76,20 @@ def report_command(arguments: list[str]) -> int:
         sys.stdout.buffer.flush()
         return 0
     try:
-        write_private(Path(output), data)
+        _write(output, data)
     except OSError as error:
         raise UsageError(f"'{output}' cannot be written: {error.strerror}") from error
     say(f"{short_path(os.path.abspath(output))} ({len(data) / 1000:,.0f} kB)")
     return 0
+
+
+def _write(output: str, data: bytes) -> None:
+    """A file is replaced; a device or a pipe, as /dev/stdout or `>(less)`, is written to."""
+    if os.path.exists(output) and not os.path.isfile(output) and not os.path.isdir(output):
+        with open(output, "wb", buffering=0) as opened:
+            opened.write(data)
+        return
+    write_private(Path(output), data)
 
 
 def _refuse_output(output: str | None, paths: list[str]) -> None:

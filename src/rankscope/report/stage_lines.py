@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rankscope.evidence.model import Stage
-from rankscope.report.phrases import plain
+from rankscope.report.plain_text import plain, size
 from rankscope.report.words.languages import Language, language
 
 _MEMORY_WORTH_TELLING = 1 << 20
@@ -140,12 +140,7 @@ def _memory(stage: Stage, *, added: bool) -> str:
         if not after:
             continue
         more = after - before
-        grown = (
-            f", {'+' if more > 0 else '-'}{_size(abs(more))}" if added and abs(more) >= _MEMORY_WORTH_TELLING else ""
-        )
-        parts.append(f"{name} {_size(after)}{grown}")
+        worth_telling = added and abs(more) >= _MEMORY_WORTH_TELLING
+        grown = f", {'+' if more > 0 else '-'}{size(abs(more), digits=2)}" if worth_telling else ""
+        parts.append(f"{name} {size(after, digits=2)}{grown}")
     return "; ".join(parts)
-
-
-def _size(number: int) -> str:
-    return f"{number / (1 << 30):.2f} GB" if number >= 1 << 30 else f"{number / (1 << 20):.0f} MB"

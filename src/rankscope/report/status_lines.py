@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from rankscope.evidence.model import Gpu
-from rankscope.report.phrases import plain
+from rankscope.report.plain_text import plain
 from rankscope.report.words.phrases import ranks_text
 
 

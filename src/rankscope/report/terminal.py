@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from rankscope.diagnosis.verdict import Culprit, KnownMessage, Outcome, SignOfLife, Verdict
-from rankscope.report.phrases import plain, short_path
+from rankscope.report.plain_text import plain, short_path
 from rankscope.report.words.languages import Language, language
 from rankscope.terminal_text import columns, padded, wrapped
 

@@ -20,7 +20,7 @@ from rankscope.evidence.attach import attempt_of, pages_of
 from rankscope.evidence.glance import Glances, WatchedRank
 from rankscope.evidence.jobs import FoundJob, NoRanks, SeveralJobs, find_jobs, job_of_pids
 from rankscope.report.board import Board
-from rankscope.report.phrases import plain
+from rankscope.report.plain_text import plain
 from rankscope.report.screen import cut
 from rankscope.report.words.languages import add_lang, chosen_language, language
 from rankscope.spelling import mended

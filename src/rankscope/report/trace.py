@@ -8,7 +8,7 @@ import msgspec
 
 from rankscope import __version__
 from rankscope.evidence.model import Collective, RankEvidence
-from rankscope.report.phrases import plain
+from rankscope.report.plain_text import plain
 from rankscope.report.views.incident import Incident, ended
 from rankscope.report.views.stacks import stack_of
 from rankscope.report.views.strips import WORDS, segments_of

@@ -53,10 +53,10 @@ class Result:
     sections: tuple[tuple[str, str], ...] = ()
 
 
-def merge(ranks: list[RankReport], run: Path, timed_out_s: float | None) -> Result:
-    """`run`: the folder of the job. `timed_out_s`: the limit that it ran into."""
+def merge(ranks: list[RankReport], run: Path | None, timed_out_s: float | None) -> Result:
+    """`run`: the folder of the job; None while it goes on. `timed_out_s`: the limit that it ran into."""
     outcomes = {report.outcome for report in ranks}
-    verdict = _verdict(run)
+    verdict = _verdict(run) if run is not None else None
     sections = _sections(ranks)
     if outcomes == {"passed"} and (verdict is None or verdict.outcome == "ok"):
         return Result("passed", sections=sections)
@@ -66,8 +66,9 @@ def merge(ranks: list[RankReport], run: Path, timed_out_s: float | None) -> Resu
         return Result("skipped", ranks[0].text("skipped"), wasxfail=ranks[0].expected)
     if outcomes == {"xpassed"}:
         return Result("passed", wasxfail=ranks[0].expected, sections=sections)
-    parts = [*_verdict_text(verdict, run, timed_out_s), *_uneven(ranks), *_failures(ranks, verdict)]
-    if not parts:
+    told = _verdict_text(verdict, run, timed_out_s) if run is not None else []
+    parts = [*told, *_uneven(ranks), *_failures(ranks, verdict)]
+    if not parts and run is not None:
         parts = [f"the ranks did not start: see {run.parent / 'said'}\n{_said(run.parent / 'said')}"]
     return Result("failed", "\n\n".join(parts), sections=sections)
 

@@ -1,4 +1,4 @@
-"""What runs in each rank of a test: a pytest of its own, for this one test, which leaves its reports in a file."""
+"""What runs in each rank: a pytest of its own, for one test or some of them, which leaves its reports in files."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 SPEC_VARIABLE = "RANKSCOPE_TEST_SPEC"
+TEST_BEGINS = "\x1erankscope: test {number}\x1e\n"
+"""Between the output of one test and that of the next, of ranks that run several."""
 
 
 class _Reporter:
@@ -19,7 +21,8 @@ class _Reporter:
 
     def __init__(self, spec: dict[str, Any]) -> None:
         self._spec = spec
-        self.reports: list[dict[str, Any]] = []
+        self._groups = 0
+        self._reports: list[dict[str, Any]] = []
         self.error: BaseException | None = None
 
     def pytest_configure(self, config: Any) -> None:
@@ -27,9 +30,15 @@ class _Reporter:
             if hasattr(config.option, name):
                 setattr(config.option, name, value)
 
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self._reports = []
+        if self._spec["reuse"]:
+            for stream in (sys.stdout, sys.stderr):
+                print(TEST_BEGINS.format(number=self._spec["tests"].get(nodeid)), end="", file=stream, flush=True)
+
     def pytest_runtest_logreport(self, report: Any) -> None:
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr or "")
-        self.reports.append(
+        self._reports.append(
             {
                 "when": report.when,
                 "outcome": report.outcome,
@@ -39,22 +48,53 @@ class _Reporter:
             }
         )
 
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        number = self._spec["tests"].get(nodeid)
+        results = Path(self._spec["results"]) / f"{os.environ['RANK']}-{number}.json"
+        results.with_suffix(".new").write_text(json.dumps(self._reports), encoding="utf-8")
+        os.replace(results.with_suffix(".new"), results)
+
     def pytest_exception_interact(self, call: Any) -> None:
         self.error = call.excinfo.value
         _debug(self._spec, self.error)
 
-    @pytest.hookimpl(hookwrapper=True)
-    def pytest_runtest_call(self) -> Iterator[None]:
-        backend = self._spec["backend"]
-        if backend is None:
-            yield
+    def pytest_runtest_setup(self) -> None:
+        """Asked after the marks that skip a test, and before its fixtures are made: they may use the group."""
+        if self._spec["backend"] is None:
             return
         import torch.distributed as dist
 
-        dist.init_process_group(backend)
-        yield
         if dist.is_initialized():
-            dist.destroy_process_group()
+            return  # of the test before
+        if self._groups == 0:
+            dist.init_process_group(self._spec["backend"])
+        else:  # a test has ended it; the addresses of the old one are still in the store
+            from torch.distributed.distributed_c10d import PrefixStore
+            from torch.distributed.rendezvous import rendezvous
+
+            store, rank, world = next(iter(rendezvous("env://")))
+            store = PrefixStore(f"group {self._groups}", store)
+            dist.init_process_group(self._spec["backend"], store=store, rank=rank, world_size=world)
+        self._groups += 1
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_runtest_teardown(self) -> Iterator[None]:
+        """Ranks that stay meet after each test: what one of them has left over shows in the test that left it."""
+        yield
+        if self._spec["backend"] is None or any(report["outcome"] == "failed" for report in self._reports):
+            return
+        import torch.distributed as dist
+
+        if dist.is_initialized():
+            dist.barrier() if self._spec["reuse"] else dist.destroy_process_group()
+
+    def pytest_sessionfinish(self) -> None:
+        """The group that tests have shared."""
+        if self._groups and self.error is None:
+            import torch.distributed as dist
+
+            if dist.is_initialized():
+                dist.destroy_process_group()
 
 
 def _debug(spec: dict[str, Any], error: BaseException) -> None:
@@ -76,16 +116,13 @@ def _debug(spec: dict[str, Any], error: BaseException) -> None:
 
 
 def main(path: str) -> int:
-    """Runs the test; what ended it is raised once more, so that the probe sees it as what ends the rank."""
+    """Runs the tests; what ended one is raised once more, so that the probe sees it as what ends the rank."""
     spec = json.loads(Path(path).read_text(encoding="utf-8"))
     os.environ[SPEC_VARIABLE] = path
     os.chdir(spec["folder"])
     sys.path[:] = [*spec["path"], *(entry for entry in sys.path if entry not in spec["path"])]
     reporter = _Reporter(spec)
     code = pytest.main(spec["arguments"], plugins=[reporter])
-    results = Path(spec["results"]) / f"{os.environ['RANK']}.json"
-    results.with_suffix(".new").write_text(json.dumps(reporter.reports), encoding="utf-8")
-    os.replace(results.with_suffix(".new"), results)
     if reporter.error is not None and int(code) == 1:
         raise reporter.error
     return int(code)

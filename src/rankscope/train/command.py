@@ -12,6 +12,7 @@ from typing import NoReturn
 from rankscope.distributed.environment import TIMEOUTS
 from rankscope.errors import MissingTorch, UsageError
 from rankscope.spelling import Once, mended
+from rankscope.terminal_text import harmless
 from rankscope.train.config import RunConfig
 from rankscope.train.fault_plan import KINDS, FaultKind, FaultPlan, parse_fault
 
@@ -43,6 +44,8 @@ def train_command(arguments: list[str]) -> int:
     from rankscope.train.settings import load_config, render_config
 
     loaded = load_config(_preset(options), options.config, options.override, named_options(options))
+    if options.config is not None and not loaded.uses(options.config):
+        print(harmless(f"rankscope: {options.config} changes nothing: it sets no key that counts"), file=sys.stderr)
     if options.show_config:
         sys.stdout.write(render_config(loaded))
         return 0
@@ -73,6 +76,12 @@ def _refuse_contradictions(options: argparse.Namespace) -> None:
         raise UsageError(f"{asked[0]} and {asked[1]} each do their work and stop: leave one out")
     if options.preset == "":
         raise UsageError("--preset is empty: write --preset production, or leave it out")
+    if options.export is not None and str(options.export) == ".":
+        raise UsageError("--export names no folder of its own: write --export weights, say")
+    if options.nproc_per_node is not None and options.nproc_per_node < 1:
+        raise UsageError(
+            f"--nproc-per-node {options.nproc_per_node}: a job needs at least 1 rank; leave it out for all GPUs"
+        )
     keys = {each.partition("=")[0].strip() for each in options.override}
     for option, (key, _) in named_options(options).items():
         if option.startswith("--") and key in keys:

@@ -331,7 +331,14 @@ def _rules(config: RunConfig) -> list[tuple[str, bool, str]]:
     ]
     heads = max(1, model.heads)
     data = config.data
+    folders = [
+        ("data.cache_dir", data.cache_dir),
+        ("checkpoint.dir", checkpoint.dir),
+        ("logging.dir", config.logging.dir),
+        ("profile.dir", config.profile.dir),
+    ]
     return [
+        *((key, not path.strip(), "is empty: name a folder, or leave it out") for key, path in folders),
         *((key, value <= 0, f"must be greater than 0, not {value}") for key, value in positive),
         *((key, value < 0, f"must not be negative, and is {value}") for key, value in not_negative),
         *(

@@ -240,7 +240,14 @@ class _FirstBatch:
     def __init__(self, voice: Voice, place: Place, logits: str) -> None:
         self._voice = voice
         self._device = place.device
-        self._details = {"forward completed": f", {logits}"}
+        self._rank = place.rank
+        self._words = {
+            "begun": "Starting first batch - moving data to device",
+            "data moved": "Data moved to device, starting forward pass",
+            "forward completed": f"Forward pass completed, {logits}",
+            "backward completed": "Backward pass completed",
+            "optimizer": "Gradients exchanged, starting optimizer step",
+        }
         self._said: set[str] = set()
 
     def __call__(self, stage: str) -> None:
@@ -249,7 +256,7 @@ class _FirstBatch:
         self._said.add(stage)
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
-        self._voice.info(f"First batch: {stage}{self._details.get(stage, '')}")
+        self._voice.info(f"[Rank {self._rank}] {self._words[stage]}")
 
 
 def _prepare_torch(config: RunConfig, place: Place) -> None:

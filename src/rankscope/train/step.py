@@ -66,6 +66,7 @@ class TrainStep:
         self._fault.strike(step)
         if self._watch is not None:
             self._watch.begin(step)
+        hear("begun")
         loss = self.gradients(step, self._taken(batches), hear)
         mean_loss, norm, stops = self._exchange(loss, stop_wanted)
         hear("optimizer")
@@ -95,9 +96,8 @@ class TrainStep:
         scale: Tensor | float = 1.0 / count if self.loss_scale is None else self.loss_scale.value / count
         total = torch.zeros((), device=self._device)
         for micro, batch in enumerate(batches):
-            hear("data moved to the device")
+            hear("data moved")
             with spread.micro_batch(last=micro == count - 1):
-                hear("forward started")
                 loss = spread.called(batch.inputs, batch.targets, scale)
                 hear("forward completed")
                 loss.backward()

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib.util
+import io
+import math
 import os
 import re
 import secrets
@@ -13,9 +17,11 @@ from typing import NoReturn
 
 from rankscope.clusters.vast.plan import FOLDER, IMAGE, OfferLimits, VastPlan, offer_query
 from rankscope.clusters.vast.scripts import job_script, onstart
+from rankscope.clusters.what_runs import refuse_own_options, refuse_without_script, script_of
 from rankscope.errors import UsageError
 from rankscope.spelling import mended
 from rankscope.terminal_text import harmless
+from rankscope.verbs import brought_verbs, load_verb
 
 EPILOG = """\
 The key is taken from VAST_API_KEY or from the file that `vastai set api-key` wrote. The work folder is sent over ssh
@@ -37,13 +43,18 @@ class _Parser(argparse.ArgumentParser):
 
 def launch_vast(arguments: list[str]) -> int:
     """The verb: the exit code is the job's."""
-    chosen = _parser().parse_args(arguments)
+    parser = _parser()
+    chosen = parser.parse_args(arguments)
+    refuse_own_options(chosen.command, parser)
     plan = _plan(chosen)
+    from rankscope.clusters.vast.remote import environment_file
+
+    brought = environment_file(chosen.env, os.environ)
     if chosen.dry_run:
         sys.stdout.write(dry_run(plan))
         return 0
     from rankscope.clusters.vast.account import Account
-    from rankscope.clusters.vast.remote import environment_file, public_key
+    from rankscope.clusters.vast.remote import public_key
     from rankscope.clusters.vast.session import Wanted, launch
 
     if shutil.which("ssh") is None:
@@ -53,7 +64,7 @@ def launch_vast(arguments: list[str]) -> int:
     results = chosen.run_dir or Path("runs") / f"vast-{plan.name}"
     if results.exists() and any(results.iterdir()):
         raise UsageError(f"--run-dir {results} is not empty: give another one")
-    wanted = Wanted(results, key, identity, environment_file(chosen.env, os.environ), tuple(chosen.fetch))
+    wanted = Wanted(results, key, identity, brought, tuple(chosen.fetch))
     try:
         return launch(plan, wanted, account, _say)
     except KeyboardInterrupt:
@@ -82,6 +93,8 @@ def _plan(chosen: argparse.Namespace) -> VastPlan:
     config = _inside(chosen.config, workdir, "--config") if chosen.config is not None else None
     if not command and config is None:
         raise UsageError("nothing to run: give --config FILE for rankscope train, or a script after --")
+    if not command:
+        _check_config(chosen.config)
     if chosen.num_gpus is None:
         chosen.num_gpus, why = _gpus_wanted(command)
         _say(f"{chosen.num_gpus} GPUs{why}; --num-gpus changes that")
@@ -143,12 +156,22 @@ def _gpus_wanted(command: tuple[str, ...]) -> tuple[int, str]:
 
 def _check_command(command: tuple[str, ...], workdir: Path, gpus: int) -> None:
     """What would fail there, on a machine that is paid for."""
-    script = next((word for word in command if word.endswith(".py")), None)
+    refuse_without_script(command)
+    script = script_of(command)
     if script is not None and not Path(script).is_absolute() and not (workdir / script).is_file():
         raise UsageError(f"there is no '{script}' in --workdir {workdir}, which is what is sent")
     ranks, _ = _gpus_wanted(command)
     if _ranks_option(command) and ranks > gpus:
         raise UsageError(f"--nproc-per-node {ranks} and --num-gpus {gpus}: each rank needs a GPU; leave one out")
+
+
+def _check_config(path: Path) -> None:
+    """As `rankscope train` there will read it. Raises its UsageError."""
+    brought = brought_verbs().get("train")
+    if brought is None or (path.suffix in (".yaml", ".yml") and importlib.util.find_spec("yaml") is None):
+        return  # it is read there alone
+    with contextlib.redirect_stdout(io.StringIO()):
+        load_verb(brought).command(["--config", str(path), "--show-config"])
 
 
 def _ranks_option(command: tuple[str, ...]) -> str:
@@ -171,8 +194,15 @@ def _check_numbers(chosen: argparse.Namespace) -> None:
         raise UsageError(f"--min-reliability {chosen.min_reliability:g}: give a number from 0 to 1, as 0.98")
     for option in ("max_price", "disk", "start_limit"):
         value = getattr(chosen, option)
-        if value is not None and value <= 0:
+        if value is not None and not 0 < value < math.inf:
             raise UsageError(f"--{option.replace('_', '-')} {value:g}: give a number above 0")
+    for option, text in (
+        ("--gpu", chosen.gpu),
+        ("--image", chosen.image),
+        *(("--fetch", path) for path in chosen.fetch),
+    ):
+        if text is not None and not text.strip():
+            raise UsageError(f"{option} is empty (a variable that is not set?): write it out, or leave it out")
     for condition in chosen.offer:
         if not re.fullmatch(r"\w+\s*(<=|>=|!=|==|=|<|>|:)\s*\S+", condition):
             raise UsageError(f"--offer '{condition}': write a condition of Vast's search, as cuda_vers>=12.8")

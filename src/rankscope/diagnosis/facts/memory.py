@@ -1,4 +1,4 @@
-"""What filled a GPU whose memory ran out."""
+"""What filled a GPU, or a machine, whose memory ran out."""
 
 from __future__ import annotations
 
@@ -58,3 +58,16 @@ class HeldAt(Fact, frozen=True):
     rank: int
     lines: tuple[tuple[str, int], ...]
     """`train.py:45 main` and bytes, the largest first."""
+
+
+class HostGrew(Fact, frozen=True):
+    """How the memory of a rank's own process grew, on a machine whose memory ran out."""
+
+    rank: int
+    first: int
+    """Bytes at the beginning of the seconds."""
+    last: int
+    """At the last glance before the end; what it took after that is not in it."""
+    seconds: float
+    steps: int = 0
+    """Optimizer steps in that time, where it begins with the first of them; 0: it begins with the rank's start."""

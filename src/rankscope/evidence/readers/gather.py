@@ -32,12 +32,15 @@ _LARGEST_TEXT = 256 << 20
 
 
 def gather(
-    paths: Sequence[str], standard_input: BinaryIO | None = None, meanwhile: Callable[[], None] = lambda: None
+    paths: Sequence[str],
+    standard_input: BinaryIO | None = None,
+    meanwhile: Callable[[], None] = lambda: None,
+    reading: Callable[[str], None] = lambda _file: None,
 ) -> Evidence:
     """All that the paths hold; `-` is standard input. Evidence without a rank, where nothing in them can be read.
 
     What cannot be used is named in `refused`; the rest counts. `meanwhile` is called while other processes read,
-    where there is so much that they do.
+    where there is so much that they do; `reading` with every file that is about to be read.
     """
     found = Found()
     for path in paths:
@@ -45,6 +48,7 @@ def gather(
             _take_stream(standard_input, found)
         else:
             for file in _files(path, found):
+                reading(file)
                 _take_file(file, found)
     _take_dumps(found, meanwhile)
     return assemble(found)

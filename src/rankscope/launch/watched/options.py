@@ -39,6 +39,11 @@ def parse(arguments: list[str]) -> WatchOptions:
     command = named.command[1:] if named.command[:1] == ["--"] else named.command
     if not command:
         raise UsageError("no command: rankscope watch -- accelerate launch train.py")
+    if command[0].endswith(".py") and os.path.isfile(command[0]) and shutil.which(command[0]) is None:
+        raise UsageError(
+            f"'{command[0]}' is a script, not a launcher: write rankscope watch -- python {command[0]}, or "
+            f"rankscope run {command[0]}"
+        )
     if shutil.which(command[0]) is None:
         raise UsageError(f"no program '{command[0]}' is on the path or at that place (current folder: {os.getcwd()})")
     return WatchOptions(

@@ -17,7 +17,7 @@ from rankscope import __version__
 from rankscope.evidence.model import Thread
 from rankscope.mask import mask_arguments, mask_text
 from rankscope.report.markdown import markdown
-from rankscope.report.phrases import plain
+from rankscope.report.plain_text import plain
 from rankscope.report.views import tables
 from rankscope.report.views.calls import call_diff
 from rankscope.report.views.curves import panels_of

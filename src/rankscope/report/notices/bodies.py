@@ -14,7 +14,7 @@ from rankscope.mask import mask_text, mask_values
 from rankscope.report import terminal
 from rankscope.report.notices.otlp import log_request
 from rankscope.report.notices.targets import Shape
-from rankscope.report.phrases import plain
+from rankscope.report.plain_text import plain
 from rankscope.report.words.languages import language
 
 Event = Literal["detected", "ended", "attached"]

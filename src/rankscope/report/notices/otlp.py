@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from rankscope import __version__
 from rankscope.diagnosis.verdict import Verdict
 from rankscope.mask import mask_text
-from rankscope.report.phrases import plain
+from rankscope.report.plain_text import plain
 
 _PATH = "/v1/logs"
 _SEVERITIES = {"ok": (9, "INFO"), "interrupted": (13, "WARN"), "slow": (13, "WARN"), "unknown": (13, "WARN")}

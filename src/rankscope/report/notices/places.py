@@ -13,7 +13,7 @@ from rankscope.diagnosis.verdict import Verdict
 from rankscope.mask import mask_text
 from rankscope.report.live import say
 from rankscope.report.notices.bodies import title
-from rankscope.report.phrases import plain
+from rankscope.report.plain_text import plain
 
 LOG_VARIABLE = "RANKSCOPE_TERMINATION_LOG"
 """Names the file where the pod's terminationMessagePath is another one."""

@@ -21,7 +21,7 @@ from rankscope.evidence.pages import read_page
 from rankscope.mask import mask_text, mask_values
 from rankscope.report.live import say
 from rankscope.report.notices.bodies import title
-from rankscope.report.phrases import plain
+from rankscope.report.plain_text import plain
 
 LIMIT_S = 15.0
 """For all of them together: a library is imported, and a service asked."""

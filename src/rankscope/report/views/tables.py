@@ -9,7 +9,7 @@ from statistics import median
 
 from rankscope.evidence.model import HostEvidence, RankEvidence
 from rankscope.mask import mask_environment
-from rankscope.report.phrases import plain
+from rankscope.report.plain_text import plain
 from rankscope.report.views.incident import Incident, Role, ended
 from rankscope.report.views.text import output_line, rank_ranges, shown
 from rankscope.report.words.languages import Language

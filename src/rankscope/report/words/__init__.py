@@ -42,10 +42,10 @@ from rankscope.report.words import endings_advice as _endings_advice  # noqa: E4
 from rankscope.report.words import launched as _launched  # noqa: E402, F401
 from rankscope.report.words import logs as _logs  # noqa: E402, F401
 from rankscope.report.words import memory as _memory  # noqa: E402, F401
+from rankscope.report.words import nothing_found as _nothing_found  # noqa: E402, F401
 from rankscope.report.words import numbers as _numbers  # noqa: E402, F401
 from rankscope.report.words import recorded as _recorded  # noqa: E402, F401
 from rankscope.report.words import roots as _roots  # noqa: E402, F401
 from rankscope.report.words import run as _run  # noqa: E402, F401
-from rankscope.report.words import seen as _seen  # noqa: E402, F401
 from rankscope.report.words import setup as _setup  # noqa: E402, F401
 from rankscope.report.words import standing as _standing  # noqa: E402, F401

@@ -59,7 +59,7 @@ def language(code: str) -> Language:
 
 def _english() -> Language:
     from rankscope.report import words
-    from rankscope.report.phrases import duration
+    from rankscope.report.plain_text import duration
     from rankscope.report.words import phrases
     from rankscope.report.words.advice import advise
     from rankscope.report.words.known_errors import MEANINGS

@@ -1,18 +1,14 @@
-"""Words for a GPU whose memory ran out."""
+"""Words for a GPU, or a machine, whose memory ran out."""
 
 from __future__ import annotations
 
 from rankscope.diagnosis.facts import memory as facts
+from rankscope.report.plain_text import size
 from rankscope.report.words import sentence
 from rankscope.report.words.advice import ADVICE
 from rankscope.report.words.phrases import ranks_text
 
 MOST_PIDS = 4
-
-
-def size(number: int) -> str:
-    """As torch counts: 1 GB is 1,024 MB."""
-    return f"{number / (1 << 30):.1f} GB" if number >= 1 << 30 else f"{number / (1 << 20):.0f} MB"
 
 
 @sentence.register
@@ -55,8 +51,20 @@ def _(fact: facts.HeldAt) -> str:
     return f"by torch's history of allocations, rank {fact.rank} held {lines}"
 
 
+@sentence.register
+def _(fact: facts.HostGrew) -> str:
+    if fact.steps:
+        each = size((fact.last - fact.first) // fact.steps)
+        when = f"after its first step and {size(fact.last)} after {fact.steps} more, about {each} with each of them"
+    else:
+        when = f"at first and {size(fact.last)} {fact.seconds:.0f} s later"
+    return f"rank {fact.rank}'s process held {size(fact.first)} of memory {when}"
+
+
 ADVICE.update(
     {
+        "find-what-grows": "memory grows from step to step: look for a list, dictionary or cache that keeps batches, "
+        "outputs or losses, and for tensors put into it without .detach()",
         "keep-no-graphs": "memory grows from step to step: append loss.item() or loss.detach() to lists and sums, not "
         "the loss itself, which keeps its whole graph",
         "use-expandable-segments": "much of it is torch's own reserve: set "

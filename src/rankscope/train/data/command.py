@@ -16,7 +16,7 @@ def prepare_command(arguments: Sequence[str]) -> int:
     given = _parser().parse_args(arguments)
     from rankscope.train.settings import load_config, render_config
 
-    overrides = [*given.override, *([f"data.cache_dir={given.cache_dir}"] if given.cache_dir else [])]
+    overrides = [*given.override, *([f"data.cache_dir={given.cache_dir}"] if given.cache_dir is not None else [])]
     loaded = load_config("debug" if given.debug else given.preset or "production", given.config, overrides)
     if given.show_config:
         print(render_config(loaded), end="")

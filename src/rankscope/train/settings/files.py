@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rankscope.errors import UsageError
+from rankscope.given_paths import not_there
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +35,16 @@ def read_entries(path: Path) -> list[Entry]:
     try:
         text = path.read_text("utf-8")
     except FileNotFoundError:
-        raise UsageError(f"the configuration file '{path}' does not exist (current folder: {Path.cwd()})") from None
+        raise UsageError(not_there(str(path), what="the configuration file")) from None
     except OSError as error:
         raise UsageError(f"the configuration file '{path}' cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise UsageError(f"the configuration file '{path}' is no text in UTF-8: write it anew as such") from error
+    if not text.removeprefix("\ufeff").strip():
+        raise UsageError(
+            f"the configuration file '{path}' is empty: write sections of keys and values, or leave it out to take the "
+            "preset alone"
+        )
     try:
         found = _READERS[suffix](text, path)
     except RecursionError:

@@ -29,6 +29,10 @@ class Loaded:
     origin: dict[str, str]
     """For each `section.field`: `default`, `preset NAME`, `FILE:LINE`, `--override`, or an option of its own."""
 
+    def uses(self, file: Path) -> bool:
+        """Whether a value of it counts: it may hold comments alone, or be overridden everywhere."""
+        return any(place.startswith(f"{file}:") for place in self.origin.values())
+
 
 def load_config(
     preset: str | None,
@@ -115,6 +119,8 @@ def _override(text: str) -> Entry:
     key, equals, value = text.partition("=")
     if not equals or "." not in key:
         raise UsageError(f"--override {text}: write section.name=value, as in training.batch_size=4")
+    if re.search(r"[\s,;]\w+\.\w+=", value):
+        raise UsageError(f"--override {text}: give each of them an --override of its own")
     return Entry(key.strip(), value, "--override")
 
 

@@ -66,6 +66,19 @@ def crossed(odd: Side, usual: Side, divergence: Divergence, states: dict[int, St
     return any(all(each) and each[0] == each[3] and each[1] == each[2] and each[0] != each[1] for each in labels)
 
 
+def swapped(divergence: Divergence, states: dict[int, State]) -> bool:
+    """Two different calls in a row came in the other order on one side, and what follows them agrees again."""
+    if len(divergence.sides) != 2:
+        return False
+    group, seq = divergence.group, divergence.seq
+    firsts = [states[side.ranks[0]] for side in divergence.sides]
+    made = [[event_of(state, group, seq + n) for state in firsts] for n in range(3)]
+    one, two, after = ([None if event is None else event.signature() for event in pair] for pair in made)
+    if None in (*one, *two) or one[0] == one[1]:
+        return False
+    return one == two[::-1] and after[0] == after[1]
+
+
 def _line(event: Event) -> str:
     """Where the call itself is made, as in functions that are called in another order."""
     return f"{event.site[0].file}:{event.site[0].line}" if event.site else ""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import pairwise
+from collections.abc import Callable
 
 from rankscope.diagnosis import views
 from rankscope.diagnosis.advice import Advice
-from rankscope.diagnosis.divergence import find_divergence
+from rankscope.diagnosis.divergence import find_divergence, site_key
 from rankscope.diagnosis.facts import changed
 from rankscope.diagnosis.facts.calls import GroupOrder, NewWay, NoDifferenceSeen, Perhaps
 from rankscope.diagnosis.finding import Finding, Possibility, Way
@@ -19,7 +19,7 @@ from rankscope.diagnosis.rules.divergence.passes import uneven_passes
 from rankscope.diagnosis.rules.divergence.point_to_point import message_missing, messages_crossed
 from rankscope.diagnosis.rules.divergence.uneven import short_of_data
 from rankscope.diagnosis.source.reader import CodeReader
-from rankscope.diagnosis.timeline import POINT_TO_POINT
+from rankscope.diagnosis.timeline import POINT_TO_POINT, Event
 from rankscope.diagnosis.verdict import Where
 from rankscope.diagnosis.wait_graph import State, WaitGraph, innermost_knot, members_of
 from rankscope.evidence.model import Evidence, Frame
@@ -34,7 +34,8 @@ def explain_deadlock(graph: WaitGraph, evidence: Evidence) -> Finding:
     knot = innermost_knot(graph)
     crossed = _crossed_groups(graph, knot)
     contradicted = _contradicted(graph, knot)
-    passed = contradicted or _come_to_first(crossed, graph) or _passed_by(crossed, graph, code)
+    passed = contradicted or _come_to_first(crossed, graph) or _left_out(crossed, graph, code)
+    passed = passed or _passed_by(crossed, graph, code)
     if crossed and passed is None and not _reserved_call(crossed, graph, code):
         return _order_cycle(crossed, graph)
     misdirected = explain_misdirected(graph, knot)
@@ -88,19 +89,48 @@ def _members_of_several(crossed: dict[str, tuple[int, ...]], graph: WaitGraph) -
     }
 
 
+def _until_its_wait(state: State) -> list[Event]:
+    """The rank's calls of all groups, in order, up to the one it waits in."""
+    event = state.wait.event if state.wait is not None else None
+    if event is None or state.timeline is None:
+        return []
+    events = sorted((e for group in state.timeline.events.values() for e in group.values()), key=lambda each: each.at)
+    return events[: events.index(event) + 1] if event in events else []
+
+
+def _usual_instead(events: list[Event], kind: Callable[[Event], object]) -> tuple[Event, int] | None:
+    """What had always followed the last call but one, and how often; None where the last one had followed it too, or
+    there was no habit."""
+    kinds = [kind(each) for each in events]
+    after = [at for at in range(1, len(kinds) - 1) if kinds[at - 1] == kinds[-2]] if len(kinds) > 1 else []
+    nexts = {kinds[at] for at in after}
+    if len(nexts) != 1 or kinds[-1] in nexts or len(after) < _HABIT:
+        return None
+    return events[after[0]], len(after)
+
+
 def _left_its_order(state: State) -> int | None:
     """How often the rank had gone on otherwise from its last call before the one it waits in, always alike; None where
     it had come this way before, or had no habit."""
-    event = state.wait.event if state.wait is not None else None
-    if event is None or state.timeline is None:
-        return None
-    events = sorted((e for group in state.timeline.events.values() for e in group.values()), key=lambda each: each.at)
-    kinds = [(each.group, each.op) for each in events[: events.index(event) + 1]] if event in events else []
-    if len(kinds) < 2:
-        return None
-    nexts = Counter(after for before, after in pairwise(kinds[:-1]) if before == kinds[-2])
-    usual = nexts.most_common(1)
-    return usual[0][1] if len(nexts) == 1 and kinds[-1] not in nexts and usual[0][1] >= _HABIT else None
+    usual = _usual_instead(_until_its_wait(state), lambda each: (each.group, each.op))
+    return None if usual is None else usual[1]
+
+
+def _left_out(crossed: dict[str, tuple[int, ...]], graph: WaitGraph, code: CodeReader) -> str | None:
+    """The group of a call that always came next, on another line, until now: ranks of one side went by it, which the
+    source allows, and those that wait in it did as ever. None where a rank of each side did something new."""
+    passed = set()
+    for group, ranks in crossed.items():
+        for rank in ranks:
+            events = _until_its_wait(graph.states[rank])
+            usual = _usual_instead(events, lambda each: (each.group, each.op, site_key(each)))
+            if usual is None:
+                continue
+            call = usual[0]
+            if call.group == group or site_key(call) == site_key(events[-1]) or code.way_past(call.site) is None:
+                return None
+            passed.add(call.group)
+    return passed.pop() if len(passed) == 1 and passed <= crossed.keys() else None
 
 
 def _contradicted(graph: WaitGraph, knot: frozenset[int]) -> str | None:

@@ -113,14 +113,15 @@ def skipped(divergence: Divergence, decided: Blame, graph: WaitGraph, code: Code
 
 
 def _ran_on(state: State, graph: WaitGraph) -> bool:
-    """The program has run on, with its GPU behind it, to a line on which all the others stand too: that line tells
-    nothing about where they parted."""
+    """The program has run on, with its GPU behind it, beyond the call that the GPU is in, or to a line on which all the
+    others stand too: that line tells nothing about where they parted."""
     wait = state.wait
     if wait is None or wait.op == LEAVING:
         return wait is not None
     if wait.event is None or wait.event.backend != "nccl":
         return False
-    return len({site_of(graph.states[rank])[:1] for rank in graph.deadlocked}) == 1
+    beyond = bool(wait.event.site) and wait.event.site[:1] != wait.site[:1]
+    return beyond or len({site_of(graph.states[rank])[:1] for rank in graph.deadlocked}) == 1
 
 
 def _passed_at(side: Side, divergence: Divergence, state: State, graph: WaitGraph, code: CodeReader) -> Where | None:

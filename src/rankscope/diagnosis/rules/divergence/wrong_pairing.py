@@ -23,7 +23,7 @@ from rankscope.diagnosis.facts.calls import (
 )
 from rankscope.diagnosis.finding import Finding, Possibility, Suspect
 from rankscope.diagnosis.rules.divergence.call_facts import called, first_difference, now, suspect, ways
-from rankscope.diagnosis.rules.divergence.crossed_calls import call_before, crossed
+from rankscope.diagnosis.rules.divergence.crossed_calls import call_before, crossed, swapped
 from rankscope.diagnosis.rules.divergence.parted import is_mismatch, summary_of, went_on
 from rankscope.diagnosis.rules.divergence.uneven import short_of_data
 from rankscope.diagnosis.timeline import Event
@@ -95,7 +95,7 @@ def _own_condition(side: Side, other: Side, case: Case) -> bool:
 def _is_mismatch(desync: Desync, case: Case) -> bool:
     """One call in place of another, by the source or by how the sequences go on."""
     divergence = desync.divergence
-    if is_mismatch(divergence, case.code):
+    if is_mismatch(divergence, case.code) or swapped(divergence, case.graph.states):
         return True
     kinds = {side.kind for side in divergence.sides[1:]}
     first = divergence.sides[0].event

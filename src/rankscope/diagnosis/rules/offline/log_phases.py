@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 from rankscope.diagnosis.advice import Advice
-from rankscope.diagnosis.facts.seen import MayStand, Phase
+from rankscope.diagnosis.facts.nothing_found import MayStand, Phase
 from rankscope.diagnosis.finding import Possibility
 from rankscope.evidence.model import Log
 

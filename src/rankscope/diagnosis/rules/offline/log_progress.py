@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
-from rankscope.diagnosis.facts.seen import LoggedSteps, SaidDone
+from rankscope.diagnosis.facts.nothing_found import LoggedSteps, SaidDone
 from rankscope.diagnosis.rules.offline.log_facts import ago, signs_of_life
 from rankscope.evidence.model import Evidence, Log
 

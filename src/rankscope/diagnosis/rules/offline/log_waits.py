@@ -20,7 +20,7 @@ from rankscope.diagnosis.facts.logs import (
     WaitedIn,
     WaitedInVain,
 )
-from rankscope.diagnosis.facts.seen import MayStand
+from rankscope.diagnosis.facts.nothing_found import MayStand
 from rankscope.diagnosis.finding import Finding, Possibility, Way
 from rankscope.diagnosis.rules.offline import log_facts
 from rankscope.diagnosis.rules.offline.log_facts import TimedOut

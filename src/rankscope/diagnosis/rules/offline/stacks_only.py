@@ -13,6 +13,7 @@ from rankscope.diagnosis.source.reader import CodeReader
 from rankscope.diagnosis.timeline import POINT_TO_POINT, SET_UP
 from rankscope.diagnosis.wait_graph import WaitGraph
 from rankscope.evidence.model import Evidence, Frame
+from rankscope.evidence.unrecorded import empty_record
 
 _Key = tuple[str, str, int]
 
@@ -24,9 +25,12 @@ def explain_parted(graph: WaitGraph, evidence: Evidence) -> Finding | None:
     sites: dict[_Key, tuple[Frame, ...]] = {}
     ops: dict[_Key, str] = {}
     limit = evidence.stall_after_s
+    uncounted = _uncounted(graph)
     for rank, state in graph.states.items():
         seen, wait = state.seen, state.wait
-        if seen is None or seen.exit is not None or wait is None or wait.seq or not wait.site:
+        if seen is None or seen.exit is not None or wait is None or not wait.site:
+            return None
+        if wait.seq and not uncounted:
             return None
         if wait.op in SET_UP or wait.op in POINT_TO_POINT:
             return None
@@ -52,6 +56,7 @@ def explain_parted(graph: WaitGraph, evidence: Evidence) -> Finding | None:
         for rank in part.ranks
         if rank in guilty and (seen := graph.states[rank].seen) is not None
     )
+    sequence = None if uncounted else Advice("run-for-sequence")
     return Finding(
         outcome="hang",
         cause="collective-skipped",
@@ -60,14 +65,19 @@ def explain_parted(graph: WaitGraph, evidence: Evidence) -> Finding | None:
         summary=ParkedApart(parts),
         because=(*parts, *(decided.reasons if guilty else ()), NobodyMoved()),
         fix=(Advice("same-collectives-everywhere"), Advice("out-of-the-branch")),
-        alternatives=(
-            Possibility(
-                "collective-mismatch", "possible", May((), "stand-for-one-another"), Advice("run-for-sequence")
-            ),
-        ),
+        alternatives=(Possibility("collective-mismatch", "possible", May((), "stand-for-one-another"), sequence),),
         references=("pytorch/pytorch#54059",),
-        next=(Advice("run-for-sequence"),),
+        next=(sequence,) if sequence is not None else (),
         ways=tuple(Way(part.ranks, part.where, ParkedIn((), part.op, None)) for part in parts),
+    )
+
+
+def _uncounted(graph: WaitGraph) -> bool:
+    """A rank stands in a backward pass of which nothing is recorded: DDP's reductions are missing in all sequences, and
+    those that the probe has counted say nothing about places."""
+    return any(
+        state.seen is not None and state.wait is not None and not state.wait.seq and empty_record(state.seen)
+        for state in graph.states.values()
     )
 
 

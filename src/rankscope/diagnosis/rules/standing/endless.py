@@ -16,8 +16,8 @@ from rankscope.evidence.model import Evidence, Frame, RankEvidence
 
 _TURNS_BEYOND = 20
 """Longest turns of the rank's own work that must have passed without anything noted."""
-_GIVEN_UP = 2
-"""Thresholds after which such a loop is called a hang and no longer slow."""
+_GIVEN_UP = 1.2
+"""Thresholds after which such a loop is called a hang and no longer slow: a second look has found it there too."""
 _LEAST_TURNS = 3
 _LEAST_S = 30.0
 _LEAST_SAMPLES = 2

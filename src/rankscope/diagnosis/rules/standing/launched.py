@@ -6,10 +6,12 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from rankscope.diagnosis import views
+from rankscope.diagnosis.blame import condition
 from rankscope.diagnosis.case import Case
 from rankscope.diagnosis.device import device_wait, device_works
 from rankscope.diagnosis.device_facts import device_facts
 from rankscope.diagnosis.facts import Fact
+from rankscope.diagnosis.facts.calls import Condition
 from rankscope.diagnosis.facts.launched import Ahead, Apart, Behind, OnOtherWay, TwoSides
 from rankscope.diagnosis.facts.standing import NotRuledOut
 from rankscope.diagnosis.finding import Finding, Possibility, Suspect, Way
@@ -48,6 +50,9 @@ def launched_apart(case: Case) -> Finding | None:
     if free:
         return _instead(free, launched, case)
     crossed = launched.both()
+    passed = _passed_by_rank(behind, case)
+    if passed is not None:
+        return _sides(apart, case, passed)
     if not crossed and _few(behind, everybody):
         return _odd(behind, Behind(_sorted(behind), _of(behind, apart)), "collective-skipped", launched, case)
     if not crossed and _few(ahead, everybody) and all(_waits(rank, case) for rank in everybody - ahead):
@@ -85,6 +90,19 @@ def _free(behind: Collection[int], case: Case) -> tuple[int, ...]:
         if seen is not None and seen.stacks and not _waits(rank, case):
             found.append(rank)
     return tuple(found)
+
+
+def _passed_by_rank(behind: Collection[int], case: Case) -> Condition | None:
+    """Those behind stand in a call that a condition on the rank lets the others pass by: who launched fewer is then not
+    who is at fault."""
+    for rank in sorted(behind):
+        seen = _seen(rank, case.evidence)
+        thread = views.newest_main_thread(seen) if seen is not None else None
+        found = case.code.way_past(frame for frame in thread.frames if frame.user) if thread is not None else None
+        if found is not None and found[1].on_rank:
+            others = tuple(sorted(set(case.graph.states) - set(behind)))
+            return condition(*found, "leads-past", others)
+    return None
 
 
 def _instead(ranks: tuple[int, ...], launched: Launched, case: Case) -> Finding | None:
@@ -168,7 +186,7 @@ def _of(ranks: Collection[int], apart: tuple[Apart, ...]) -> Apart:
     )
 
 
-def _sides(apart: tuple[Apart, ...], case: Case) -> Finding:
+def _sides(apart: tuple[Apart, ...], case: Case, *more: Fact) -> Finding:
     ways = []
     for side in apart[0].sides:
         seen = _seen(side.ranks[0], case.evidence)
@@ -179,7 +197,7 @@ def _sides(apart: tuple[Apart, ...], case: Case) -> Finding:
         certainty="possible",
         culprits=(),
         summary=TwoSides(apart[0]),
-        because=(*apart[:_MOST_SHOWN], *device_facts(case.evidence)),
+        because=(*apart[:_MOST_SHOWN], *more, *device_facts(case.evidence)),
         ways=tuple(ways),
     )
 

@@ -48,8 +48,8 @@ def explain_roots(evidence: Evidence, graph: WaitGraph, endings: Endings) -> Fin
         return None  # the GPUs of some wait for somebody: who that is, their stacks do not show
     if unknown:
         return _blind(unknown, graph)
-    if not found:
-        return None
+    if not found:  # they wait too, for nobody knows whom
+        return explain_parted(graph, evidence)
     stuck = sorted([finding for finding in found if finding.outcome == "hang"] or found, key=_weight, reverse=True)
     first = stuck[0]
     paired = explain_paired_call(graph, evidence, first.certainty) if first.outcome == "hang" else None

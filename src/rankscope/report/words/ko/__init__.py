@@ -32,10 +32,10 @@ from rankscope.report.words.ko import endings_advice as _endings_advice  # noqa:
 from rankscope.report.words.ko import launched as _launched  # noqa: E402, F401
 from rankscope.report.words.ko import logs as _logs  # noqa: E402, F401
 from rankscope.report.words.ko import memory as _memory  # noqa: E402, F401
+from rankscope.report.words.ko import nothing_found as _nothing_found  # noqa: E402, F401
 from rankscope.report.words.ko import numbers as _numbers  # noqa: E402, F401
 from rankscope.report.words.ko import recorded as _recorded  # noqa: E402, F401
 from rankscope.report.words.ko import roots as _roots  # noqa: E402, F401
 from rankscope.report.words.ko import run as _run  # noqa: E402, F401
-from rankscope.report.words.ko import seen as _seen  # noqa: E402, F401
 from rankscope.report.words.ko import setup as _setup  # noqa: E402, F401
 from rankscope.report.words.ko import standing as _standing  # noqa: E402, F401

@@ -41,6 +41,8 @@ _VERDICT = {
     "a child process": "자식 프로세스",
     "a rank that never started": "시작되지 않은 랭크",
     "not used: {what}": "쓰지 않음: {what}",
+    "reading on: {count} files so far, now in {folder}; Ctrl-C stops, and the run's own folder is quicker": "계속 읽는 "
+    "중: 지금까지 파일 {count}개, 지금은 {folder}; Ctrl-C로 멈춘다. 그 실행의 폴더만 주면 더 빠르다",
     "and {count} more files were not used; --json names all of them": "그 외 파일 {count}개를 쓰지 않았다; --json이 "
     "모두 보여 준다",
     "report.html could not be made: {why}": "report.html을 만들 수 없었다: {why}",

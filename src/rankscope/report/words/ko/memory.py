@@ -1,13 +1,14 @@
-"""Korean words for a GPU whose memory ran out."""
+"""Korean words for a GPU, or a machine, whose memory ran out."""
 
 from __future__ import annotations
 
 from rankscope.diagnosis.facts import memory as facts
+from rankscope.report.plain_text import size
 from rankscope.report.words.ko import sentence
 from rankscope.report.words.ko.advice import ADVICE
 from rankscope.report.words.ko.particles import Word
 from rankscope.report.words.ko.phrases import ranks_text
-from rankscope.report.words.memory import MOST_PIDS, size
+from rankscope.report.words.memory import MOST_PIDS
 
 
 @sentence.register
@@ -51,8 +52,22 @@ def _(fact: facts.HeldAt) -> str:
     return f"torch의 할당 기록에 따르면 랭크 {fact.rank}: {lines}"
 
 
+@sentence.register
+def _(fact: facts.HostGrew) -> str:
+    if fact.steps:
+        each = size((fact.last - fact.first) // fact.steps)
+        when = (
+            f"첫 스텝 뒤에 {size(fact.first)}, 그 뒤 {fact.steps} 스텝 만에 {size(fact.last)}였다(스텝마다 약 {each})"
+        )
+    else:
+        when = f"처음에 {size(fact.first)}, {fact.seconds:.0f}초 뒤에 {size(fact.last)}였다"
+    return f"랭크 {fact.rank} 프로세스의 메모리는 {when}"
+
+
 ADVICE.update(
     {
+        "find-what-grows": "메모리가 스텝마다 늘어난다: 배치, 출력, 손실을 쌓아 두는 리스트, 사전, 캐시를 찾고, "
+        "거기에 .detach() 없이 넣은 텐서가 없는지 본다",
         "keep-no-graphs": "메모리가 스텝마다 늘어난다: 목록이나 합계에는 loss가 아니라 loss.item()이나 "
         "loss.detach()를 넣는다. loss는 그래프 전체를 붙들고 있다",
         "use-expandable-segments": "상당 부분이 torch의 예비다: "

@@ -15,8 +15,7 @@ from rankscope.diagnosis.device_facts import device_facts, ras_facts
 from rankscope.diagnosis.facts import Fact
 from rankscope.diagnosis.facts.launched import GpusWork, StandsOnGpu
 from rankscope.diagnosis.facts.logs import LastLine
-from rankscope.diagnosis.facts.recorded import RecordedCall
-from rankscope.diagnosis.facts.seen import (
+from rankscope.diagnosis.facts.nothing_found import (
     CouldNotRead,
     EndedWithZero,
     InUnfinished,
@@ -34,6 +33,7 @@ from rankscope.diagnosis.facts.seen import (
     SeenToMove,
     StoodStill,
 )
+from rankscope.diagnosis.facts.recorded import RecordedCall
 from rankscope.diagnosis.finding import Possibility, Ruling
 from rankscope.diagnosis.launched import read_launched
 from rankscope.diagnosis.rules.offline.log_facts import ago, signs_of_life

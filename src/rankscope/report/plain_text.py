@@ -26,6 +26,11 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
+def size(number: int, *, digits: int = 1) -> str:
+    """`512 MB`, `1.5 GB`, as torch counts: 1 GB is 1,024 MB. `digits`: of gigabytes, behind the point."""
+    return f"{number / (1 << 30):.{digits}f} GB" if number >= 1 << 30 else f"{number / (1 << 20):.0f} MB"
+
+
 def short_path(path: str) -> str:
     """Relative to the current folder when it lies below it."""
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rankscope.diagnosis.facts.seen import (
+from rankscope.diagnosis.facts.nothing_found import (
     AllWell,
     CollectorNote,
     CouldNotRead,
