@@ -1,6 +1,6 @@
 import sys
 
-from rankscope.cli import main
+from rankscope.start import main
 
 # Processes that read dumps import this file again.
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -141,3 +142,22 @@ def test_nothing_is_left_in_the_temporary_folder(rankscope: Rankscope, tmp_path:
     assert ended.code == 0
     assert os.listdir(temporary) == []
     assert tempfile.gettempdir() != str(temporary)
+
+
+INTERRUPTED = """
+import sys
+from rankscope.start import main
+
+class Interrupts:
+    def find_spec(self, name, path=None, target=None):
+        if name == "rankscope.cli":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupts())
+sys.exit(main())
+"""
+
+
+def test_ctrl_c_during_the_first_imports_is_one_line() -> None:
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (130, "rankscope: interrupted\n")

@@ -1,0 +1,16 @@
+"""The first moment of every command: an interruption is one line, whatever is being imported."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> int:
+    """Entry point; returns the exit code."""
+    try:
+        from rankscope.cli import main as command
+
+        return command()
+    except KeyboardInterrupt:
+        sys.stderr.write("rankscope: interrupted\n")
+        return 130
