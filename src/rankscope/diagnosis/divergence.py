@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from rankscope.diagnosis.roles import in_common_lines
 from rankscope.diagnosis.sequences import Item, Kind, Parting, align
 from rankscope.diagnosis.timeline import POINT_TO_POINT, Event, calls_timeline
 from rankscope.diagnosis.wait_graph import State, members_of
@@ -50,7 +51,12 @@ def find_divergence(group: str, states: dict[int, State]) -> Divergence | None:
         return None
     first = max(_oldest(state, group) for state in members)
     items = _Items()
-    parting = align({state.rank: items.of(state, group, first) for state in members})
+    made = {state.rank: items.of(state, group, first) for state in members}
+    parting = align(made)
+    until = min(_completed(state, group, first) for state in members)
+    if parting is not None and parting.at < until:
+        # They went on from there: perhaps only their lines differ, and always have.
+        parting = align(in_common_lines(made, until))
     if parting is None:
         return None
     by_rank = {state.rank: state for state in members}
@@ -152,6 +158,15 @@ def _comparable(members: list[State], group: str) -> list[State]:
     if len({state.timeline.recorded for state in members if state.timeline is not None and state.timeline.newest}) > 1:
         return [state for state in map(_by_calls, members) if _known(state, group)]
     return members
+
+
+def _completed(state: State, group: str, first: int) -> int:
+    """Calls of the group that the rank has completed, one after another."""
+    events = state.timeline.events.get(group, {}) if state.timeline is not None else {}
+    seq = first
+    while seq in events and events[seq].done:
+        seq += 1
+    return seq - first
 
 
 def _oldest(state: State, group: str) -> int:

@@ -10,6 +10,7 @@ from rankscope.diagnosis.source.handed_over import handed_over
 from rankscope.diagnosis.source.losses import computed_at, fed_at
 from rankscope.diagnosis.source.raised_exits import raised_exits
 from rankscope.diagnosis.source.rank_names import RANK_WORD, RankNames
+from rankscope.diagnosis.source.still_to_come import still_calls
 from rankscope.diagnosis.source.surroundings import NOTHING, Surroundings, surroundings
 from rankscope.diagnosis.source.syntax import parsed
 from rankscope.evidence.model import Evidence, Frame
@@ -109,6 +110,14 @@ class CodeReader:
             return False
         first = min(branch.line for branch in own)
         return not any(first <= branch.line < later.line for branch in there.passes)
+
+    def still_to_come(self, call: Sequence[Frame], op: str, site: Sequence[Frame]) -> bool:
+        """Whether one who stands at a site will make the call, or another to the same functions, further on: it has not
+        passed it by, it only comes to it later."""
+        names, around = ({frame.function.rpartition(".")[2] for frame in each} for each in (call, site))
+        wanted = names - around or {op}
+        trees = ((self._program.trees.get(frame.file), frame.line) for frame in site)
+        return any(tree is not None and still_calls(tree, line, wanted) for tree, line in trees)
 
     def tensor_at(self, frame: Frame) -> str:
         """The variable that is handed over first by the call on a line: `x` of `all_reduce(x.clamp_(0), ...)`; empty

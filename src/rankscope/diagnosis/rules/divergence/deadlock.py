@@ -36,6 +36,8 @@ def explain_deadlock(graph: WaitGraph, evidence: Evidence) -> Finding:
     contradicted = _contradicted(graph, knot)
     passed = contradicted or _come_to_first(crossed, graph) or _left_out(crossed, graph, code)
     passed = passed or _passed_by(crossed, graph, code)
+    if contradicted is None and _took_another_order(crossed, graph, code):
+        return _order_cycle(crossed, graph)
     if crossed and passed is None and not _reserved_call(crossed, graph, code):
         return _order_cycle(crossed, graph)
     misdirected = explain_misdirected(graph, knot)
@@ -116,6 +118,21 @@ def _left_its_order(state: State) -> int | None:
     return None if usual is None else usual[1]
 
 
+def _took_another_order(crossed: dict[str, tuple[int, ...]], graph: WaitGraph, code: CodeReader) -> bool:
+    """A rank waits in a call that it makes from a new place, before the one that had always come next and that its
+    code comes to after it."""
+    for ranks in crossed.values():
+        for rank in ranks:
+            events = _until_its_wait(graph.states[rank])
+            usual = _usual_instead(events, _kind_and_place)
+            if usual is None or usual[0].group not in crossed or usual[0].group == events[-1].group:
+                continue
+            new = all(site_key(each) != site_key(events[-1]) for each in events[:-1])
+            if new and code.still_to_come(usual[0].site, usual[0].op, events[-1].site):
+                return True
+    return False
+
+
 def _left_out(crossed: dict[str, tuple[int, ...]], graph: WaitGraph, code: CodeReader) -> str | None:
     """The group of a call that always came next, on another line, until now: ranks of one side went by it, which the
     source allows, and those that wait in it did as ever. None where a rank of each side did something new."""
@@ -123,7 +140,7 @@ def _left_out(crossed: dict[str, tuple[int, ...]], graph: WaitGraph, code: CodeR
     for group, ranks in crossed.items():
         for rank in ranks:
             events = _until_its_wait(graph.states[rank])
-            usual = _usual_instead(events, lambda each: (each.group, each.op, site_key(each)))
+            usual = _usual_instead(events, _kind_and_place)
             if usual is None:
                 continue
             call = usual[0]
@@ -131,6 +148,10 @@ def _left_out(crossed: dict[str, tuple[int, ...]], graph: WaitGraph, code: CodeR
                 return None
             passed.add(call.group)
     return passed.pop() if len(passed) == 1 and passed <= crossed.keys() else None
+
+
+def _kind_and_place(event: Event) -> object:
+    return event.group, event.op, site_key(event)
 
 
 def _contradicted(graph: WaitGraph, knot: frozenset[int]) -> str | None:

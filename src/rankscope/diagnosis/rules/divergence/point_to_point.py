@@ -15,7 +15,7 @@ from rankscope.diagnosis.rules.divergence.call_facts import message, message_sus
 from rankscope.diagnosis.source.reader import CodeReader
 from rankscope.diagnosis.timeline import POINT_TO_POINT
 from rankscope.diagnosis.wait_graph import State, WaitGraph
-from rankscope.evidence.model import Call
+from rankscope.evidence.model import Call, Frame
 
 _LEAST_HABIT = 3
 """Earlier rounds that agree on a number of messages before it counts as the rank's habit."""
@@ -42,9 +42,10 @@ def messages_crossed(graph: WaitGraph, knot: frozenset[int], code: CodeReader) -
             fix=(Advice("same-messages"),),
             alternatives=(Possibility("collective-mismatch", "possible", Perhaps("other-side-expects-more")),),
         )
-    left_out = {rank: call for rank in ranks if (call := _left_out(graph.states[rank])) is not None}
-    if len(left_out) == 1:
-        return _skipped(*next(iter(left_out.items())), graph, code, (*waits, Circle(ranks)))
+    for habit in (_left_out, _left_out_before):
+        left_out = {rank: call for rank in ranks if (call := habit(graph.states[rank])) is not None}
+        if len(left_out) == 1:
+            return _skipped(*next(iter(left_out.items())), graph, code, (*waits, Circle(ranks)))
     return Finding(
         outcome="hang",
         cause="collective-mismatch",
@@ -106,8 +107,32 @@ def _left_out(state: State) -> Call | None:
     return None
 
 
+def _left_out_before(state: State) -> Call | None:
+    """The first call that is missing in the rank's present step, where that goes on as its steps had always gone but
+    for it. A step that stops where all others go on is no such one."""
+    calls = state.seen.progress.calls if state.seen is not None and state.seen.progress is not None else ()
+    steps: dict[int, list[Call]] = {}
+    for call in calls:
+        if call.depth == 0 and call.step >= 0 and (call.op in POINT_TO_POINT or call.seq > 0):
+            steps.setdefault(call.step, []).append(call)
+    *before, now = (steps[step] for step in sorted(steps)) if steps else ([],)
+    habits = Counter(tuple(map(_key, made)) for made in before[1:])  # of the oldest, a part may be lost
+    mine = tuple(map(_key, now))
+    if not habits or any(usual[: len(mine)] == mine for usual in habits):
+        return None
+    usual, times = habits.most_common(1)[0]
+    at = next((at for at, (one, other) in enumerate(zip(mine, usual, strict=False)) if one != other), len(usual))
+    if times < _LEAST_LONG_HABIT or mine[at:] != usual[at + 1 : at + 1 + len(mine) - at]:
+        return None
+    return next(made[at] for made in reversed(before) if tuple(map(_key, made)) == usual)
+
+
+def _key(call: Call) -> tuple[str, int, tuple[Frame, ...]]:
+    return call.op, call.peer, call.site
+
+
 def _alike(one: Call, other: Call) -> bool:
-    return one.op == other.op and one.peer == other.peer and one.site == other.site
+    return _key(one) == _key(other)
 
 
 def message_missing(graph: WaitGraph, knot: frozenset[int], code: CodeReader) -> Finding | None:
