@@ -9,7 +9,7 @@ usage: run_tests.sh [--fast | --all] [PYTEST ARGUMENT ...]
 
 Sets up .venv if needed, checks lint, format and types (scripts/check.sh), then runs the tests.
 
-  --fast       leave out the tests that start whole jobs (marked slow)
+  --fast       leave out the tests that start whole jobs (marked slow), and run the others on all cores
   --all        run every program of the zoo, and every fault under every launcher, not a selection; the evidence that was
                recorded of all of them is diagnosed either way
   -h, --help   show this text
@@ -31,7 +31,7 @@ for argument in "$@"; do
             usage
             exit 0
             ;;
-        --fast) selection=(-m "not slow") ;;
+        --fast) selection=(-m "not slow" -n auto --maxprocesses 8) ;;
         --all) selection=(--whole-zoo) ;;
         *) arguments+=("$argument") ;;
     esac

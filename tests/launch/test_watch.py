@@ -11,12 +11,13 @@ import pytest
 from rankscope.evidence.model import Evidence, RankEvidence
 from rankscope.launch import vital_signs, watch
 from rankscope.launch.events import Event, Looked
+from rankscope.launch.memory_track import MemoryTrack
 from rankscope.launch.watch import Watcher
 
 
 def test_rank_that_reaches_the_threshold_during_a_look_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its stillness had been taken before; the verdict drawn from it was "possible", and the next look is far away."""
-    process = SimpleNamespace(rank=0, local_rank=0, pid=1, exit=None, life_at=time.time() - 29.5)
+    process = SimpleNamespace(rank=0, local_rank=0, pid=1, exit=None, life_at=time.time() - 29.5, memory=MemoryTrack())
     found = [29.6, 30.4]
     looks: list[str] = []
 
