@@ -389,6 +389,7 @@ def test_every_known_call_is_wrapped_once_its_module_is_there(book: StageBook, t
         argparse.ArgumentParser().parse_args([])
         os.makedirs(tmp_path / "logs")
         (tmp_path / "checkpoints").mkdir()
+        os.makedirs(tmp_path / ("a" * 60) / ("b" * 60) / "outputs")
     finally:
         argparse.ArgumentParser.parse_known_args, os.makedirs, Path.mkdir = before  # type: ignore[method-assign]
     assert told == []
@@ -397,4 +398,5 @@ def test_every_known_call_is_wrapped_once_its_module_is_there(book: StageBook, t
         ("Args parsed", ""),
         ("Directory ready", "logs"),
         ("Directory ready", "checkpoints"),
+        ("Directory ready", "outputs"),
     ]

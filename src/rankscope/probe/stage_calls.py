@@ -225,7 +225,11 @@ def _text(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
 
 
 def _path(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    return os.path.basename(os.path.normpath(_text(args, kwargs))) if args or kwargs else ""
+    """The last part of a path, however long the whole is."""
+    first = args[0] if args else next(iter(kwargs.values()), "")
+    if not isinstance(first, (str, os.PathLike)) or not os.fspath(first):
+        return ""
+    return _short(os.path.basename(os.path.normpath(os.fspath(first))))
 
 
 def _source(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
