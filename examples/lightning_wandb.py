@@ -135,6 +135,9 @@ def main() -> None:
         log_every_n_steps=10,
     )
     trainer.fit(module, datamodule=data)
+    if torch.distributed.is_initialized():
+        # Otherwise its threads end with the interpreter, and now and then a rank aborts at its very end.
+        torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
