@@ -16,7 +16,11 @@ from rankscope.diagnosis.rules.divergence.call_facts import now, site_of, standi
 from rankscope.diagnosis.rules.divergence.misdirected import explain_misdirected
 from rankscope.diagnosis.rules.divergence.parted import explain_parted
 from rankscope.diagnosis.rules.divergence.passes import uneven_passes
-from rankscope.diagnosis.rules.divergence.point_to_point import message_missing, messages_crossed
+from rankscope.diagnosis.rules.divergence.point_to_point import (
+    message_missing,
+    messages_crossed,
+    messages_left_out,
+)
 from rankscope.diagnosis.rules.divergence.uneven import short_of_data
 from rankscope.diagnosis.source.reader import CodeReader
 from rankscope.diagnosis.timeline import POINT_TO_POINT, Event
@@ -41,6 +45,10 @@ def explain_deadlock(graph: WaitGraph, evidence: Evidence) -> Finding:
     if crossed and passed is None and not _reserved_call(crossed, graph, code):
         return _order_cycle(crossed, graph, code)
     misdirected = explain_misdirected(graph, knot)
+    if misdirected is None or not misdirected.culprits:
+        missing = messages_left_out(graph, knot, code)
+        if missing is not None:
+            return missing
     if misdirected is not None and not misdirected.culprits:
         missing = message_missing(graph, knot, code)
         return missing if missing is not None and missing.culprits else misdirected
