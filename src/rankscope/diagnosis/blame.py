@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
+
+import msgspec
 
 from rankscope.diagnosis.divergence import Divergence, Side, event_of, site_key
 from rankscope.diagnosis.facts import Fact
@@ -35,8 +36,7 @@ _DECISIVE = 2.0
 """By how much the weightier side must lead."""
 
 
-@dataclass(frozen=True, slots=True)
-class Blame:
+class Blame(msgspec.Struct, frozen=True):
     ranks: tuple[int, ...]
     """Empty where the evidence does not tell the sides apart."""
     extra: bool

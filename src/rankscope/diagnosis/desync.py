@@ -11,9 +11,11 @@ Ranks may make one call from different lines. That alone is no difference; three
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
+
+import msgspec
+from msgspec.structs import replace
 
 from rankscope.diagnosis.divergence import Divergence, Side, Site
 from rankscope.diagnosis.sequences import Item, Parting, agreed_length, align
@@ -38,8 +40,7 @@ _FAR_BACK = 400
 """So many calls before the place are looked at."""
 
 
-@dataclass(frozen=True, slots=True)
-class Desync:
+class Desync(msgspec.Struct, frozen=True):
     kind: Kind
     divergence: Divergence
     """The first place."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import msgspec
+from msgspec.structs import replace
 
 from rankscope.diagnosis.roles import in_common_lines
 from rankscope.diagnosis.sequences import Item, Kind, Parting, align
@@ -13,8 +14,7 @@ from rankscope.evidence.model import Frame
 Site = tuple[tuple[str, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Side:
+class Side(msgspec.Struct, frozen=True):
     """Ranks that made the same call at the place of divergence."""
 
     ranks: tuple[int, ...]
@@ -31,8 +31,7 @@ _MOST_MISSING = 100_000
 """Calls that a record may lack between two that it has; damaged numbers are not counted up to."""
 
 
-@dataclass(frozen=True, slots=True)
-class Divergence:
+class Divergence(msgspec.Struct, frozen=True):
     group: str
     seq: int
     sides: tuple[Side, ...]

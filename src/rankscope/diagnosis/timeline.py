@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 import msgspec
 
@@ -38,8 +37,7 @@ _SLACK_S = 5e-6
 """Both clocks are the same one; only rounding lies between them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(msgspec.Struct, frozen=True):
     """One half of a message between two ranks."""
 
     sends: bool
@@ -90,15 +88,14 @@ class Event(msgspec.Struct, frozen=True, gc=False):
         return any(mine != theirs and mine not in (-1, "") and theirs not in (-1, "") for mine, theirs in pairs)
 
 
-@dataclass(frozen=True, slots=True)
-class Timeline:
+class Timeline(msgspec.Struct, frozen=True):
     rank: int
     recorded: bool
     """By the flight recorder; otherwise by the probe's own count of Python calls."""
-    events: dict[str, dict[int, Event]] = field(default_factory=dict)
+    events: dict[str, dict[int, Event]] = msgspec.field(default_factory=dict)
     """Group → sequence number → event, as far back as is known."""
-    newest: dict[str, int] = field(default_factory=dict)
-    called: dict[str, int] = field(default_factory=dict)
+    newest: dict[str, int] = msgspec.field(default_factory=dict)
+    called: dict[str, int] = msgspec.field(default_factory=dict)
     """Group → collectives made from Python, by the probe's count: comparable even where the recorder is lost."""
     messages: tuple[Event, ...] = ()
     """Sends and receives that the recorder knows, oldest first."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
+
+import msgspec
+from msgspec.structs import replace
 
 from rankscope.diagnosis import views
 from rankscope.diagnosis.rank_wait import LEAVING, Wait, failed_in, find_wait, stopped, waits_unseen
@@ -15,8 +18,7 @@ _T = TypeVar("_T")
 Kind = Literal["ended", "waiting", "elsewhere", "unknown"]
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(msgspec.Struct, frozen=True):
     rank: int
     kind: Kind
     seen: RankEvidence | None

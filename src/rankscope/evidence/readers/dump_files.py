@@ -10,8 +10,9 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import replace
 from functools import partial
+
+from msgspec.structs import replace
 
 from rankscope.errors import EvidenceError
 from rankscope.evidence.readers.columns import Columns, Kind, KindTable

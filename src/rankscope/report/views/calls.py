@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Any, Literal
+
+import msgspec
+from msgspec.structs import replace
 
 from rankscope.diagnosis.divergence import Divergence, Side, find_divergence
 from rankscope.diagnosis.sequences import Kind
@@ -18,8 +20,7 @@ _MOST_COLUMNS = 6
 Mark = Literal["", "extra", "skipped", "changed", "absent"]
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(msgspec.Struct, frozen=True):
     mark: Mark = ""
     number: int = 0
     """Its place in the group's sequence; 0 in a gap."""
@@ -32,8 +33,7 @@ class Cell:
     """Of a gap: what it signifies."""
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(msgspec.Struct, frozen=True):
     ranks: tuple[int, ...]
     role: Role
     cells: tuple[Cell, ...]
@@ -43,8 +43,7 @@ class Column:
         return rank_ranges(self.ranks)
 
 
-@dataclass(frozen=True, slots=True)
-class CallDiff:
+class CallDiff(msgspec.Struct, frozen=True):
     group: str
     """In words."""
     seq: int
