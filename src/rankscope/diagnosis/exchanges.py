@@ -60,7 +60,7 @@ def event_of(call: Call, timeline: Timeline | None) -> Event | None:
     if timeline is None or not timeline.recorded:
         return None
     until = call.left_at if call.left_at is not None else float("inf")
-    events = timeline.events.get(call.group, {}).values()
+    events = timeline.of(call.group).values()
     return next((e for e in events if call.entered_at - _SLACK_S <= e.at <= until + _SLACK_S), None)
 
 

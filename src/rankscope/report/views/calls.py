@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from rankscope.diagnosis.divergence import Divergence, Side, find_divergence
 from rankscope.diagnosis.sequences import Kind
-from rankscope.diagnosis.timeline import Event, Timeline, calls_timeline
+from rankscope.diagnosis.timeline import NO_EVENTS, Event, Timeline, calls_timeline
 from rankscope.diagnosis.wait_graph import entered_nothing
 from rankscope.report.views.incident import Incident, Role
 from rankscope.report.views.text import place, rank_ranges
@@ -134,8 +134,8 @@ def _diff(incident: Incident, found: Divergence) -> CallDiff:
     columns = []
     for side in shown:
         # Of ranks that made the same calls, the first whose calls are known speaks for all.
-        known = (timelines[rank].events.get(found.group) for rank in side.ranks if rank in timelines)
-        events = next(filter(None, known), {})
+        known = (timelines[rank].of(found.group) for rank in side.ranks if rank in timelines)
+        events = next(filter(None, known), NO_EVENTS)
         before = [_cell(events.get(found.seq - back), words) for back in range(BEFORE, 0, -1) if found.seq - back > 0]
         at = found.seq
         cells = list(before)
