@@ -78,6 +78,8 @@ class Round:
     node: int = 0
     """The one that is struck."""
     hit: bool = False
+    done: bool = False
+    """The job had made its last step before the blow: the command may end well, whatever strikes it."""
     kept_room: bool = False
     """When the disk filled up the run had its folder, and room for the verdict in it."""
     blameable: list[int] | None = None
@@ -230,6 +232,7 @@ def strike(it: Round, job: list[Node], machines: list[Host] | None, disk: Path |
     if pid is None:
         return
     ranks = ranks_in(struck.run)
+    it.done = len(job) == 1 and f"step {STEPS - 1}\n".encode() in (struck.run.parent / "out-0").read_bytes()
     owners = {"rank": lambda: [int(victim[-1])], "loader": lambda: [r for r, p in ranks.items() if p == parent_of(pid)]}
     it.blameable = owners.get(it.victim.split()[0], lambda: struck.ranks if len(job) == 2 else [])()
     it.hit = True
@@ -342,7 +345,7 @@ def judge(it: Round, number: int, node: Node) -> None:
     if code is not None and (code == 0) != (outcome in ("ok", "slow")) and not struck_itself:
         it.faults.append(f"code {code} and {outcome}")
     harmless = it.blow == "stop and continue" or not it.hit or it.victim == DISK
-    if struck_itself and it.victim != "warden" and not harmless and code == 0:
+    if struck_itself and it.victim != "warden" and not harmless and not it.done and code == 0:
         it.faults.append("the signal was lost")
     if harmless and outcome not in ("ok", "slow"):
         it.faults.append(f"{outcome} of a job that only paused")

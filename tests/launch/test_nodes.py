@@ -24,10 +24,12 @@ from rankscope.evidence.model import (
     Call,
     Collective,
     Evidence,
+    Exit,
     Frame,
     NodeEvidence,
     ProcessSample,
     Progress,
+    RaisedException,
     RankEvidence,
     StackSample,
     Syscall,
@@ -315,6 +317,22 @@ def test_a_connection_of_the_ranks_own_to_a_lost_machine_is_no_call_outside_of_t
     assert verdict.cause == ("blocked-call" if blamed else "address-unreachable")
 
 
+@pytest.mark.parametrize(("state", "blamed"), [("gone", [0]), ("answered", [1])])
+def test_a_connection_of_the_ranks_own_that_ended_with_its_machine_is_a_consequence(
+    state: str, blamed: list[int]
+) -> None:
+    """Found by chaos: the other machine's launcher was stopped, and its rank with it."""
+    frames = (Frame("main", "/job/train.py", 30, True),)
+    error = RaisedException("ConnectionError", "rank 0 has closed its connection", 1099.0, frames, "hook")
+    failed = rank(1, "node-1", exceptions=(error,), exit=Exit(1, 1099.2, by_launcher=False))
+    other = NodeEvidence("node-0", (0,), state, 41, 1.0, "node-1", True, "10.0.0.1")
+    here = NodeEvidence("node-1", (1,), "answered", 42, None, "node-1", True, "10.0.0.2")
+    verdict = conclude(evidence(failed, world=2, nodes=(other, here), speaker=False))
+    assert verdict.outcome == "crash"
+    assert [culprit.rank for culprit in verdict.culprits] == blamed
+    assert verdict.cause == ("killed" if state == "gone" else "exception")
+
+
 def test_door_tells_alive_from_frozen_gone_and_unreachable() -> None:
     door = Door("127.0.0.1")
     assert knock("127.0.0.1", door.port) == "alive"
@@ -345,6 +363,22 @@ def test_many_lost_nodes_are_asked_at_the_same_time() -> None:
             patch.setattr(module, "knock", slow)
             seen = team.nodes[1].gather_alone("still")
         assert [node.state for node in seen.nodes] == ["unreachable", "answered", "unreachable"]
+    finally:
+        team.close()
+
+
+def test_nobody_waits_for_the_verdict_of_a_speaker_that_is_gone() -> None:
+    """Found by chaos: its launcher was stopped at once, without a goodbye."""
+    team = Team(2)  # the second speaks
+    try:
+        assert wait_until(lambda: len(team.nodes[0].hellos) == 2, 30.0)
+        assert team.nodes[0].gather("failure") is None  # the speaker is asked
+        team.nodes[1]._stop.set()
+        team.nodes[1]._door.close()
+        team.nodes[0]._heard[1] = time.monotonic() - 60.0
+        begun = time.monotonic()
+        assert not team.nodes[0].await_ruling(threading.Event())
+        assert time.monotonic() - begun < 8.0
     finally:
         team.close()
 

@@ -81,3 +81,21 @@ for file in sys.files:
     assert {file.read_text() for file in folder.glob("data-*")} == {"precious"}
     (page,) = pages.glob("*.page")
     assert read_page(page).progress.probe_errors == ()
+
+
+def test_what_is_closed_while_the_interpreter_is_torn_down_is_closed_without_a_word(tmp_path: Path) -> None:
+    """Objects that outlive the modules, such as connections of `multiprocessing`, close their descriptors last."""
+    pages = tmp_path / "pages"
+    pages.mkdir()
+    ended = run(
+        """
+        import os, sys
+        import rankscope.probe.kept_files as files
+        closed = os.close
+        vars(files).update(dict.fromkeys([name for name in vars(files) if not name.startswith("__")]))
+        closed(os.open(os.devnull, os.O_RDONLY))
+        """,
+        pages,
+        tmp_path,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")

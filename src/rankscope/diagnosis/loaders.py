@@ -61,7 +61,11 @@ def runs_of(progress: Progress) -> tuple[Run, ...]:
     if now is None:
         return ()
     over = now.exhausted or 0 < now.length <= now.batches
-    earlier = (Run(run.number, _place(run.site), run.batches, True) for run in progress.earlier_loaders)
+    # In the middle of a pass a program may look at other data, as in an evaluation.
+    earlier = (
+        Run(run.number, _place(run.site), run.batches, not run.length or run.length <= run.batches)
+        for run in progress.earlier_loaders
+    )
     return (*earlier, Run(now.number, _place(now.site), now.batches, over))
 
 

@@ -293,16 +293,16 @@ def _signalled(state: State, event: on.Signalled) -> Step:
     state = replace(state, signal=event.number, signal_at=event.at)
     if state.phase in ("closing", "over"):
         return state, ()
-    state = replace(
-        state,
-        # Of a job on several machines nobody knows here how the others end.
-        cut_by=None if all_well(event.ends) and not state.several_nodes else event.number,
-        failed_first=any(end.failed and end.code != -event.number for end in event.ends),
-    )
-    tell = on.Tell(live.LastLook(event.number))
+    tell: tuple[Action, ...] = ()
+    # Where all have ended well the work is done, and nothing is left to be stopped. Of a job on several machines nobody
+    # knows here how the others end.
+    if state.several_nodes or not all_well(event.ends):
+        failed_first = any(end.failed and end.code != -event.number for end in event.ends)
+        state = replace(state, cut_by=event.number, failed_first=failed_first)
+        tell = (on.Tell(live.LastLook(event.number)),)
     if state.phase in ("looking", "awaiting", "holding"):
-        return replace(state, interrupt_due=True), (tell,)  # what is being taken and kept is not thrown away
-    return state, (tell, on.Interrupt(event.number))
+        return replace(state, interrupt_due=True), tell  # what is being taken and kept is not thrown away
+    return state, (*tell, on.Interrupt(event.number))
 
 
 def _cut_short(state: State, event: on.CutShort) -> Step:

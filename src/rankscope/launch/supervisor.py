@@ -241,7 +241,7 @@ class Supervisor:
 
     def _await_ruling(self) -> None:
         nodes = self._job.nodes
-        if nodes is None or not self._let_go.wait(nodes.ruling_limit_s):
+        if nodes is None or not nodes.await_ruling(self._let_go):
             self.feed(on.NoRuling())
 
     def _write(self, verdict: Verdict) -> None:

@@ -173,6 +173,11 @@ class CallRecorder:
         except Exception as error:  # noqa: BLE001  noted on the page and shown in the report
             self.give_up(op, error)
 
+    def mark(self, op: str, note: str) -> None:
+        """Records a moment: whatever the program calls next does not lie within it."""
+        if self.enabled:
+            self.end(op, self.begin(op, lambda _args, _kwargs: ("", -1, None, note), (), {}), False)
+
     def give_up(self, op: str, error: Exception) -> None:
         self.enabled = False
         self._page.error(f"recording of {op} failed, calls are no longer recorded: {type(error).__name__}: {error}")

@@ -62,6 +62,8 @@ class FiniteChecks:
         self._arrivals: Arrivals | None = None
         """Of a model without replicas, until a backward pass has told which gradient comes last."""
         self.replicas: list[Replica] = []
+        self._scattered = False
+        """Gradients are a rank's own only before they are reduced, where they were looked at."""
         self._step_frames: Frames = ()
         self._sample_at = 0.0
         self._backwards = 0
@@ -99,8 +101,17 @@ class FiniteChecks:
     def backward_done(self) -> None:
         """After each pass without replicas, and where no own gradient came by since the loss was handed over."""
         self.backward_failed()
-        if self.looking and not self.replicas and self._sentinel is not None:
+        if self.looking and not self.replicas and not self._scattered and self._sentinel is not None:
             self._guarded(self._look_at_own_gradient)
+
+    @property
+    def step(self) -> int:
+        return self._page.steps
+
+    def own_before_scatter(self, gradient: Any) -> None:
+        """A gradient of this rank alone, which is about to be reduced and scattered."""
+        self._scattered = True
+        self._guarded(self._look_at_gradient, gradient)
 
     def backward_failed(self) -> None:
         losses, self._beat.losses = self._beat.losses, None

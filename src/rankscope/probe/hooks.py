@@ -15,7 +15,9 @@ from rankscope.probe.first_step import FirstStep
 from rankscope.probe.imports import ImportWatch
 from rankscope.probe.page import Page
 from rankscope.probe.phases import PhaseClock
+from rankscope.probe.rewrites import watch_learning_rate, watch_loading
 from rankscope.probe.rhythm import Rhythm
+from rankscope.probe.sharded import ShardedGradients
 
 _NOT_COMPILED = ("rankscope.probe", "rankscope.marks", "rankscope.process_status", "rankscope.distributed")
 """What the compiler must not look into: it would break its graphs there. Not the whole package: `rankscope train` has
@@ -49,8 +51,13 @@ class TorchHooks:
         )
         imports.when_imported("torch.autograd.graph", self._autograd)
         imports.when_imported("torch.optim.optimizer", self._optimizer)
+        imports.when_imported("torch.nn.modules.module", lambda module: watch_loading(module, self._calls))
+        imports.when_imported("torch.optim.lr_scheduler", lambda module: watch_learning_rate(module, self._calls))
         imports.when_imported("torch.utils.data.dataloader", self._dataloader)
         imports.when_imported("torch.nn.parallel.distributed", self._ddp)
+        imports.when_imported(
+            "torch.distributed.fsdp._fully_shard._fsdp_param_group", ShardedGradients(self._finite).watch
+        )
         imports.when_imported("torch.serialization", self._clock.watch_saving("save"))
         imports.when_imported("torch.distributed.checkpoint.state_dict_saver", self._clock.watch_saving("save"))
         imports.when_imported("safetensors.torch", self._clock.watch_saving("save_file", "save_model"))

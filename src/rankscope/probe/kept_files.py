@@ -62,17 +62,18 @@ def mind_all() -> None:
 def watch_closing(report: Callable[[str], None]) -> None:
     """`os.close` and `os.closerange` do what they did; what they took from us is opened again."""
     close, closerange = os.close, os.closerange
+    files = kept  # while the interpreter is torn down, the module's own names are gone
 
     def mind() -> None:
         try:
             mind_all()
         except Exception as error:  # noqa: BLE001  noted on the page and shown in the report
-            kept.clear()
+            files.clear()
             report(f"the files of stacks were closed and could not be opened again: {error}")
 
     def os_close(fd: Any) -> None:
         close(fd)
-        for file in kept:
+        for file in files:
             if file.fd == fd:
                 mind()
                 break

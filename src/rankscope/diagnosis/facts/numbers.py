@@ -143,6 +143,21 @@ class LoadedAlone(Fact, frozen=True):
     times: int
 
 
+class RewroteAlone(Fact, frozen=True):
+    """Only some ranks, or all but some, changed the model or its learning rate beside the optimizer."""
+
+    ranks: tuple[int, ...]
+    """Who did it."""
+    others: tuple[int, ...]
+    """Who did not."""
+    what: str
+    """`load_state_dict` or `learning_rate`."""
+    note: str
+    """Whose state it was; from which rate to which."""
+    step: int
+    where: Where | None
+
+
 class HoldsOtherCopy(Fact, frozen=True):
     """The model of one rank is no longer that of the others."""
 

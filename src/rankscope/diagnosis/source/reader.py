@@ -12,7 +12,7 @@ from rankscope.diagnosis.source.raised_exits import raised_exits
 from rankscope.diagnosis.source.rank_names import RANK_WORD, RankNames
 from rankscope.diagnosis.source.still_to_come import still_calls
 from rankscope.diagnosis.source.surroundings import NOTHING, Surroundings, surroundings
-from rankscope.diagnosis.source.syntax import parsed
+from rankscope.diagnosis.source.syntax import in_comprehension, parsed
 from rankscope.evidence.model import Evidence, Frame
 
 __all__ = ["Branch", "CodeReader", "Surroundings"]
@@ -118,6 +118,11 @@ class CodeReader:
         wanted = names - around or {op}
         trees = ((self._program.trees.get(frame.file), frame.line) for frame in site)
         return any(tree is not None and still_calls(tree, line, wanted) for tree, line in trees)
+
+    def repeats(self, frame: Frame) -> bool:
+        """Whether a line is run several times in its function: in a loop, or in a comprehension."""
+        tree = self._program.trees.get(frame.file)
+        return bool(self.around(frame).loops) or (tree is not None and in_comprehension(tree, frame.line))
 
     def tensor_at(self, frame: Frame) -> str:
         """The variable that is handed over first by the call on a line: `x` of `all_reduce(x.clamp_(0), ...)`; empty

@@ -29,3 +29,12 @@ def own_nodes(function: ast.AST) -> Iterator[ast.AST]:
         if not isinstance(node, Function | ast.Lambda):
             yield node
             waiting.extend(ast.iter_child_nodes(node))
+
+
+def in_comprehension(tree: ast.Module, line: int) -> bool:
+    """Whether a line lies in a list, set, dict or generator that is made item by item."""
+    return any(
+        isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp)
+        and node.lineno <= line <= (node.end_lineno or node.lineno)
+        for node in ast.walk(tree)
+    )

@@ -100,10 +100,6 @@ class Exchange:
     def speaks(self) -> bool:
         return self._speaker == self.own.node
 
-    @property
-    def ruling_limit_s(self) -> float:
-        return RULING_S + ANSWER_PER_NODE_S * self._count
-
     # What the other parts of this launcher say.
 
     def tell_still(self, still: bool) -> None:
@@ -126,6 +122,20 @@ class Exchange:
     def beating(self) -> set[int]:
         """The other nodes that have been heard."""
         return set(self._beats) - {self.own.node}
+
+    def await_ruling(self, came: threading.Event) -> bool:
+        """Whether the verdict of the node that speaks came in time. Nobody waits for one that is known to be gone."""
+        deadline = time.monotonic() + RULING_S + ANSWER_PER_NODE_S * self._count
+        while not came.wait(min(PERIOD_S, max(0.0, deadline - time.monotonic()))):
+            if time.monotonic() >= deadline or self._speaker_is_gone():
+                return came.is_set()
+        return True
+
+    def _speaker_is_gone(self) -> bool:
+        speaker = None if self._speaker is None else self.hellos.get(self._speaker)
+        if speaker is None or (self._channel.lost is None and self._speaker_silent_s() < SILENT_S):
+            return False
+        return knock(speaker.address, speaker.port, PERIOD_S) == "gone"
 
     def others_still(self) -> bool:
         return any(beat.still and not beat.ended for beat in self._beats.values())

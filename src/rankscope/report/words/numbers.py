@@ -20,6 +20,7 @@ from rankscope.diagnosis.facts.numbers import (
     LoadedAlone,
     MayBeWritten,
     ReplicasDiffer,
+    RewroteAlone,
     StepOfFiniteGradients,
     SumDiffers,
     ValuesMet,
@@ -209,6 +210,15 @@ def _(fact: FewerSteps) -> str:
 def _(fact: LoadedAlone) -> str:
     times = "" if fact.times == 1 else f" {fact.times} times"
     return f"only rank {fact.rank} loaded a checkpoint{times} at {place(fact.where)}"
+
+
+@sentence.register
+def _(fact: RewroteAlone) -> str:
+    did = f"changed the learning rate from {fact.note}"
+    if fact.what == "load_state_dict":
+        did = f"called {fact.note}.load_state_dict"
+    who = f"{ranks_text(fact.ranks)} {did} at {place(fact.where)}, after {fact.step} steps"
+    return f"{who}; {ranks_text(fact.others)} did not"
 
 
 @sentence.register

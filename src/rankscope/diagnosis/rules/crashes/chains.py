@@ -20,6 +20,9 @@ from rankscope.evidence.tracebacks import find_tracebacks
 _IN_DISTRIBUTED = "/torch/distributed/"
 _QUOTED_HEAD = "Traceback (most recent call last)"
 _NAMES_RANK = re.compile(r"(?i)\brank[ _:=#\[]*(\d+)")
+_CONNECTION_ENDED = frozenset(
+    {"ConnectionError", "ConnectionResetError", "ConnectionAbortedError", "BrokenPipeError", "EOFError"}
+)
 QUOTED = "quoted"
 """The next exception only repeats the text of this one."""
 
@@ -56,6 +59,11 @@ class Account(msgspec.Struct, frozen=True):
     def victim(self) -> bool:
         """It began with a broken connection or a time-out: somebody else is to blame, whatever came of it here."""
         return any(says_victim(link.error) for link in (*self.hidden, self.links[0]))
+
+    def came_of_lost_machine(self, evidence: Evidence) -> bool:
+        """It began with a connection that ended, whoever had opened it, in a job that has lost a machine."""
+        lost = any(node.state in ("gone", "cut-off", "unreachable") for node in evidence.nodes)
+        return lost and short_type(self.links[0].error) in _CONNECTION_ENDED
 
     @property
     def quoting(self) -> RaisedException | None:

@@ -95,7 +95,7 @@ def _chose_its_code(rank: RankEvidence) -> bool:
 
 
 def _raised(rank: RankEvidence, exit_: Exit, account: Account, evidence: Evidence) -> Origin | None:
-    if account.victim:
+    if account.victim or account.came_of_lost_machine(evidence):
         return None
     finding = explain_worker_death(rank, account, evidence) or explain_account(rank, account, evidence)
     at = account.last.at if account.last.at is not None else exit_.at
@@ -116,7 +116,7 @@ def _signalled(
 
 def _chose_code(rank: RankEvidence, exit_: Exit, account: Account, evidence: Evidence) -> Origin | None:
     """The program ended itself, and an exception tells why."""
-    if account.victim:
+    if account.victim or account.came_of_lost_machine(evidence):
         return None
     at = account.last.at if account.last.at is not None else exit_.at
     finding = replace(explain_account(rank, account, evidence), certainty="likely")

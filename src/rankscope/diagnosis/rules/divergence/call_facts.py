@@ -88,13 +88,13 @@ def called(side: Side, divergence: Divergence) -> Called | NotCome:
         dtype=event.dtype if len(types) > 1 else "",
         root=event.root if len(roots) > 1 else -1,
         step=event.step,
-        caller=_caller(side, divergence),
+        caller=caller(side, divergence),
         through=event.through,
         reduces=event.reduces if len(reductions) > 1 else "",
     )
 
 
-def _caller(side: Side, divergence: Divergence) -> Where | None:
+def caller(side: Side, divergence: Divergence) -> Where | None:
     """Where the sides stand on one line, as in a model's forward: the innermost line on which they differ."""
     for other in divergence.sides:
         if other is side or other.site[:1] != side.site[:1]:

@@ -60,6 +60,8 @@ def crossed(odd: Side, usual: Side, divergence: Divergence, states: dict[int, St
     if mine is None or my_next is None or theirs is None or their_next is None:
         return False
     events = (mine, my_next, theirs, their_next)
+    if len({event.step for event in events}) > 1:
+        return False  # the second of them is of a later round, and nothing was made in another order
     labels = [[_line(event) for event in events], [_way(event) for event in events]]
     if code.opposite_branches(mine.site, theirs.site) and code.opposite_branches(my_next.site, their_next.site):
         labels.append([code.tensor_at(event.site[0]) for event in events])

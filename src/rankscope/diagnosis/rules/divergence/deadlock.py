@@ -16,7 +16,11 @@ from rankscope.diagnosis.rules.divergence.call_facts import now, site_of, standi
 from rankscope.diagnosis.rules.divergence.misdirected import explain_misdirected
 from rankscope.diagnosis.rules.divergence.parted import explain_parted
 from rankscope.diagnosis.rules.divergence.passes import uneven_passes
-from rankscope.diagnosis.rules.divergence.point_to_point import message_missing, messages_crossed
+from rankscope.diagnosis.rules.divergence.point_to_point import (
+    message_missing,
+    messages_crossed,
+    messages_left_out,
+)
 from rankscope.diagnosis.rules.divergence.uneven import short_of_data
 from rankscope.diagnosis.source.reader import CodeReader
 from rankscope.diagnosis.timeline import POINT_TO_POINT, Event
@@ -37,10 +41,14 @@ def explain_deadlock(graph: WaitGraph, evidence: Evidence) -> Finding:
     passed = contradicted or _come_to_first(crossed, graph) or _left_out(crossed, graph, code)
     passed = passed or _passed_by(crossed, graph, code)
     if contradicted is None and _took_another_order(crossed, graph, code):
-        return _order_cycle(crossed, graph)
+        return _order_cycle(crossed, graph, code)
     if crossed and passed is None and not _reserved_call(crossed, graph, code):
-        return _order_cycle(crossed, graph)
+        return _order_cycle(crossed, graph, code)
     misdirected = explain_misdirected(graph, knot)
+    if misdirected is None or not misdirected.culprits:
+        missing = messages_left_out(graph, knot, code)
+        if missing is not None:
+            return missing
     if misdirected is not None and not misdirected.culprits:
         missing = message_missing(graph, knot, code)
         return missing if missing is not None and missing.culprits else misdirected
@@ -243,7 +251,22 @@ def _reserved_call(crossed: dict[str, tuple[int, ...]], graph: WaitGraph, code: 
     return False
 
 
-def _order_cycle(crossed: dict[str, tuple[int, ...]], graph: WaitGraph) -> Finding:
+def _order_shows_at(
+    state: State, crossed: dict[str, tuple[int, ...]], graph: WaitGraph, code: CodeReader
+) -> Where | None:
+    """The line that issued the awaited collective. Where those of all groups are issued on one line, such as that of a
+    helper: the innermost one on which the ways to it differ, or else the one in the loop over the groups."""
+    waits = [wait for ranks in crossed.values() for rank in ranks if (wait := graph.states[rank].wait) is not None]
+    site = _issued(state.wait) if state.wait is not None else ()
+    others = [other for wait in waits if (other := _issued(wait)) != site]
+    if not site or any(other[:1] != site[:1] for other in others):
+        return _called_at(state)
+    looped = (frame for frame in site if code.repeats(frame))
+    found = next((frame for frame in site if frame not in others[0]), None) if others else next(looped, None)
+    return views.where(found or site[0])
+
+
+def _order_cycle(crossed: dict[str, tuple[int, ...]], graph: WaitGraph, code: CodeReader) -> Finding:
     """Who took another order than it always had, while most kept to theirs; else one rank against several. Where as
     many went each way, nobody in particular did."""
     unusual = {rank: times for rank in graph.deadlocked if (times := _left_its_order(graph.states[rank])) is not None}
@@ -269,7 +292,9 @@ def _order_cycle(crossed: dict[str, tuple[int, ...]], graph: WaitGraph) -> Findi
         cause="group-order-cycle",
         certainty="proven",
         culprits=tuple(
-            suspect(graph.states[rank], waits_in(graph.states[rank]), _called_at(graph.states[rank])) for rank in guilty
+            suspect(state, waits_in(state), _order_shows_at(state, crossed, graph, code))
+            for rank in guilty
+            if (state := graph.states[rank])
         ),
         summary=GroupOrder(guilty or every, len(crossed), waits, apart),
         because=(*waits, *habit, GroupOrder(every, len(crossed), waits, apart)),

@@ -12,6 +12,7 @@ from rankscope.diagnosis.finding import Finding, Possibility
 from rankscope.diagnosis.rank_wait import LEAVING
 from rankscope.diagnosis.rules.divergence.call_facts import (
     called,
+    caller,
     first_difference,
     now,
     site_of,
@@ -53,14 +54,15 @@ def is_mismatch(divergence: Divergence, code: CodeReader) -> bool:
     if first.event is None or second.event is None or not first.event.contradicts(second.event):
         return False
     if first.site and second.site and first.site[0] == second.site[0]:
-        return True
+        # Beneath one line of the user's a library goes many ways; the same operation is the same call.
+        return not first.event.through or first.event.op == second.event.op
     return code.opposite_branches(first.site, second.site) is not None
 
 
 def _mismatched(divergence: Divergence, decided: Blame, graph: WaitGraph) -> Finding:
     calls = tuple(called(side, divergence) for side in divergence.sides)
     culprits = tuple(
-        suspect(graph.states[rank], call, _side_where(side, graph.states[rank]))
+        suspect(graph.states[rank], call, _side_where(side, divergence, graph.states[rank]))
         for side, call in zip(divergence.sides, calls, strict=True)
         for rank in side.ranks
         if rank in decided.ranks
@@ -80,8 +82,11 @@ def _mismatched(divergence: Divergence, decided: Blame, graph: WaitGraph) -> Fin
     )
 
 
-def _side_where(side: Side, state: State) -> Where | None:
-    return views.where(side.site[0]) if side.site else standing(state)
+def _side_where(side: Side, divergence: Divergence, state: State) -> Where | None:
+    """The line of the call; where the sides share it, as that of a helper, the innermost on which their ways differ."""
+    if not side.site:
+        return standing(state)
+    return caller(side, divergence) or views.where(side.site[0])
 
 
 def skipped(divergence: Divergence, decided: Blame, graph: WaitGraph, code: CodeReader) -> Finding:
@@ -93,7 +98,7 @@ def skipped(divergence: Divergence, decided: Blame, graph: WaitGraph, code: Code
             if rank in decided.ranks:
                 state = graph.states[rank]
                 extra = decided.extra and side.event is not None
-                at = _side_where(side, state) if extra else _passed_at(side, divergence, state, graph, code)
+                at = _side_where(side, divergence, state) if extra else _passed_at(side, divergence, state, graph, code)
                 culprits.append(suspect(state, waits_in(state), at))
     because: list[Fact] = [first_difference(divergence, graph), *calls.values(), *decided.reasons]
     because += went_on(divergence, decided)

@@ -8,7 +8,7 @@ from rankscope.diagnosis.divergence import Divergence, Side
 from rankscope.diagnosis.facts.calls import Passes, Perhaps, UnevenPasses
 from rankscope.diagnosis.finding import Finding, Possibility
 from rankscope.diagnosis.rules.divergence.call_facts import now, standing, suspect, waits_in, ways
-from rankscope.diagnosis.rules.divergence.uneven import as_many_passes, passes
+from rankscope.diagnosis.rules.divergence.uneven import as_many_passes, call_at, passes
 from rankscope.diagnosis.timeline import COVERING
 from rankscope.diagnosis.wait_graph import State, WaitGraph
 from rankscope.evidence.model import Call
@@ -47,9 +47,12 @@ def _explain(gone: Side, stays: Side, divergence: Divergence, graph: WaitGraph) 
     smaller = min((gone, stays), key=lambda side: len(side.ranks))
     guilty = smaller.ranks if len(gone.ranks) != len(stays.ranks) else ()
     at = views.where(stays.site[0])
+    op = call_at(graph.states[stays.ranks[0]], stays)
     counts = tuple(
         Passes(
-            rank, passes(graph.states[rank], stays) or 0, sum(_with_collective(graph.states[rank], stays, divergence))
+            rank,
+            passes(graph.states[rank], stays, op) or 0,
+            sum(_with_collective(graph.states[rank], stays, divergence)),
         )
         for rank in ranks
     )

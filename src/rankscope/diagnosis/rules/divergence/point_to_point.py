@@ -11,7 +11,13 @@ from rankscope.diagnosis.blame import condition
 from rankscope.diagnosis.facts import Fact
 from rankscope.diagnosis.facts.calls import Circle, ExpectsMore, FewerMessages, MessageMissing, Perhaps, Skipped
 from rankscope.diagnosis.finding import Finding, Possibility, Suspect, Way
-from rankscope.diagnosis.rules.divergence.call_facts import message, message_suspect, suspect, waits_in
+from rankscope.diagnosis.rules.divergence.call_facts import (
+    message,
+    message_suspect,
+    standing,
+    suspect,
+    waits_in,
+)
 from rankscope.diagnosis.source.reader import CodeReader
 from rankscope.diagnosis.timeline import POINT_TO_POINT
 from rankscope.diagnosis.wait_graph import State, WaitGraph
@@ -170,6 +176,31 @@ def message_missing(graph: WaitGraph, knot: frozenset[int], code: CodeReader) ->
             ways=() if reason else tuple(Way(wait.ranks, wait.where, wait) for wait in (missing.wait, missing.gone)),
         )
     return None
+
+
+def messages_left_out(graph: WaitGraph, knot: frozenset[int], code: CodeReader) -> Finding | None:
+    """A rank has come again to a collective of its rounds without the messages that had always come before it there,
+    and others wait for theirs. None where several have, or none."""
+    states = [graph.states[rank] for rank in sorted(knot)]
+    waits = tuple(message(state) for state in states if _awaits_message(state))
+    left_out = [(state, call) for state in states if (call := _left_out(state)) is not None]
+    if not waits or len(left_out) != 1:
+        return None
+    state, call = left_out[0]
+    if call.op not in POINT_TO_POINT or _awaits_message(state) or not _came_here_before(state):
+        return None
+    return _skipped(state.rank, call, graph, code, (*waits, waits_in(state, at=standing(state))))
+
+
+def _awaits_message(state: State) -> bool:
+    return _waits_for_message(state) or (state.wait is not None and bool(state.wait.candidates))
+
+
+def _came_here_before(state: State) -> bool:
+    """The call in which the rank stands is one of its rounds, not what follows them."""
+    calls = state.seen.progress.calls if state.seen is not None and state.seen.progress is not None else ()
+    made = [call for call in calls if call.depth == 0 and call.seq > 0]
+    return bool(made) and sum(_alike(made[-1], call) for call in made[:-1]) >= _LEAST_HABIT
 
 
 def _expects_more(state: State, peer: State, graph: WaitGraph) -> ExpectsMore | None:

@@ -16,7 +16,7 @@ from rankscope.diagnosis.source.reader import CodeReader
 from rankscope.diagnosis.timeline import Event
 from rankscope.diagnosis.verdict import Where
 from rankscope.diagnosis.wait_graph import State, WaitGraph
-from rankscope.evidence.model import Frame, Loader
+from rankscope.evidence.model import Call, Frame, Loader
 
 
 def short_of_data(divergence: Divergence, graph: WaitGraph, code: CodeReader) -> Finding | None:
@@ -72,13 +72,12 @@ def as_many_rounds(side: Side, divergence: Divergence, graph: WaitGraph) -> bool
 def as_many_passes(side: Side, divergence: Divergence, graph: WaitGraph) -> bool:
     """The same by calls that do not communicate each time, such as backward passes under `no_sync()`."""
     stays = [other for other in divergence.sides if other is not side and other.event is not None and other.site]
-    made = [
-        (
-            [passes(graph.states[rank], stay) for rank in stay.ranks],
-            [passes(graph.states[rank], stay, until=side.event) for rank in side.ranks],
-        )
-        for stay in stays
-    ]
+    made = []
+    for stay in stays:
+        op = call_at(graph.states[stay.ranks[0]], stay)
+        theirs = [passes(graph.states[rank], stay, op) for rank in stay.ranks]
+        mine = [passes(graph.states[rank], stay, op, until=side.event) for rank in side.ranks]
+        made.append((theirs, mine))
     counts = [
         (max(c for c in theirs if c is not None), min(c for c in mine if c is not None))
         for theirs, mine in made
@@ -87,18 +86,25 @@ def as_many_passes(side: Side, divergence: Divergence, graph: WaitGraph) -> bool
     return bool(made) and len(counts) == len(made) and all(0 < theirs <= mine for theirs, mine in counts)
 
 
-def passes(state: State, at: Side, until: Event | None = None) -> int | None:
+def call_at(state: State, at: Side) -> str:
+    """What a rank of this side called there last; on the one line of a framework many calls are made."""
+    calls = state.seen.progress.calls if state.seen is not None and state.seen.progress is not None else ()
+    return next((call.op for call in reversed(calls) if _is_at(call, at)), "")
+
+
+def passes(state: State, at: Side, op: str, until: Event | None = None) -> int | None:
     """How often the rank made the call that this side is in, before it came to `until`; None where its record does not
     reach back to the start."""
     progress = state.seen.progress if state.seen is not None else None
     if progress is None or not progress.calls or progress.calls[0].index != 0:
         return None
-    here = site_key(at.event)
     return sum(
-        call.depth == 0 and tuple((frame.file, frame.line) for frame in call.site[:2]) == here
-        for call in progress.calls
-        if until is None or call.entered_at <= until.at
+        call.op == op and _is_at(call, at) for call in progress.calls if until is None or call.entered_at <= until.at
     )
+
+
+def _is_at(call: Call, at: Side) -> bool:
+    return call.depth == 0 and tuple((frame.file, frame.line) for frame in call.site[:2]) == site_key(at.event)
 
 
 def _left_loop(side: Side, divergence: Divergence, graph: WaitGraph, code: CodeReader) -> LeftLoop | None:

@@ -26,6 +26,7 @@ from rankscope.diagnosis.rules.divergence.call_facts import called, first_differ
 from rankscope.diagnosis.rules.divergence.crossed_calls import call_before, crossed, swapped
 from rankscope.diagnosis.rules.divergence.parted import is_mismatch, summary_of, went_on
 from rankscope.diagnosis.rules.divergence.uneven import short_of_data
+from rankscope.diagnosis.sequences import Kind
 from rankscope.diagnosis.timeline import Event
 from rankscope.diagnosis.verdict import Certainty, Where
 from rankscope.diagnosis.wait_graph import State
@@ -35,6 +36,8 @@ _FIX = Advice("checkpoint-before")
 
 _LEAST_SHIFTED = 4
 """Calls that agree one call apart before that is no accident."""
+_LEAST_SHIFTED_BY_STEPS = 2
+"""The same where their optimizer steps agree as well."""
 
 
 def explain_wrong_pairing(case: Case) -> Finding | None:
@@ -119,26 +122,40 @@ def _by_source(divergence: Divergence, case: Case) -> Finding | None:
         extra = replace(decided, extra=True)
         finding = _skipped(replace(divergence, sides=(usual, replace(odd, kind="extra", count=1))), extra, case)
         return _corrupt(finding, "likely", desync, case)
-    if _goes_on_shifted(divergence, case):
-        shifted = _by_conditions(divergence, case)
-        if shifted.sides[1].kind is not None:
-            return _corrupt(_skipped(shifted, blame(shifted, states, case.code), case), "likely", desync, case)
+    shifted = _shifted(divergence, case)
+    if shifted is not None:
+        return _corrupt(_skipped(shifted, blame(shifted, states, case.code), case), "likely", desync, case)
     if crossed(odd, usual, divergence, states, case.code):
         return _corrupt(_mismatched(divergence, decided, case), "likely", desync, case)
     return None
 
 
-def _goes_on_shifted(divergence: Divergence, case: Case) -> bool:
+def _shifted(divergence: Divergence, case: Case) -> Divergence | None:
     """Two calls that were swapped are followed by calls that agree. After one more or one fewer, all that is known
-    differs place by place and agrees one call apart."""
+    differs place by place and agrees one call apart: with which of the two, the optimizer steps tell soon, and lines
+    alone where they do not come round again."""
     usual, odd = (case.graph.states[side.ranks[0]].timeline for side in divergence.sides)
     if usual is None or odd is None:
-        return False
-    mine, theirs = ([event.site for event in each.after(divergence.group, divergence.seq - 1)] for each in (usual, odd))
+        return None
+    mine, theirs = (
+        [(e.site, e.step) for e in each.after(divergence.group, divergence.seq - 1)] for each in (usual, odd)
+    )
+    stepped = all(step >= 0 for _, step in (*mine, *theirs))
     known = min(len(mine), len(theirs)) - 1
-    if known < _LEAST_SHIFTED or any(one == other for one, other in zip(mine, theirs, strict=False)):
-        return False
-    return mine[1 : known + 1] == theirs[:known] or theirs[1 : known + 1] == mine[:known]
+    if known < (_LEAST_SHIFTED_BY_STEPS if stepped else _LEAST_SHIFTED):
+        return None
+    if any(one[0] == other[0] for one, other in zip(mine, theirs, strict=False)):
+        return None
+    kinds: list[Kind] = []
+    if mine[1 : known + 1] == theirs[:known]:
+        kinds.append("skipped")
+    if theirs[1 : known + 1] == mine[:known]:
+        kinds.append("extra")
+    if len(kinds) == 1:
+        first, second = divergence.sides
+        return replace(divergence, sides=(first, replace(second, kind=kinds[0], count=1)))
+    by_conditions = _by_conditions(divergence, case)
+    return by_conditions if kinds and by_conditions.sides[1].kind is not None else None
 
 
 # Findings.

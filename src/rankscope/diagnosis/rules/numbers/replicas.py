@@ -13,17 +13,20 @@ from rankscope.diagnosis.facts.numbers import (
     HoldsOtherCopy,
     LoadedAlone,
     ReplicasDiffer,
+    RewroteAlone,
     SumDiffers,
 )
 from rankscope.diagnosis.finding import Finding
 from rankscope.diagnosis.verdict import Where
 from rankscope.diagnosis.views import innermost_user_frame, rank_culprit, where
-from rankscope.evidence.model import Checksum, Evidence, Progress, RankEvidence, Stage
+from rankscope.evidence.model import Checksum, Evidence, Frame, Progress, RankEvidence, Stage
 
 _TOLERANCE = 1e-5
 """Replicas get the same gradients and make the same steps: they are equal bit by bit. Sums of them nearly are."""
 _LEAST_DIFFERENCES = 2
 _MOST_SUMS_TOLD = 8
+_REWRITES = frozenset({"load_state_dict", "learning_rate"})
+"""As the probe notes them among the calls."""
 
 _FIX = (Advice("skip-steps-together"), Advice("load-everywhere"), Advice("look-for-other-writers"))
 _REFERENCES = ("pytorch/pytorch#128949", "facebookresearch/detectron2#1732")
@@ -39,6 +42,7 @@ def explain_diverged(evidence: Evidence) -> Finding | None:
     if len(differing) < _LEAST_DIFFERENCES:
         return None
     first, sums = differing[0]
+    rewritten = _rewritten(first, sums, written)
     loaded = {rank: alone for rank in sums if (alone := _loaded_alone(rank, written)) is not None}
     odd = _minority(sums)  # of the first difference: what differs later may be a consequence
     if not odd and len(loaded) == 1:
@@ -52,13 +56,18 @@ def explain_diverged(evidence: Evidence) -> Finding | None:
     if behind:
         because.append(FewerSteps(behind))
     because += [alone for rank, alone in loaded.items() if rank in odd]
+    place = None if rewritten is None else rewritten.where
+    if rewritten is not None:
+        because.append(rewritten)
     return Finding(
         outcome="corrupt",
         cause="parameters-diverged",
         certainty="proven" if not odd else "likely",
-        culprits=tuple(rank_culprit(seen[rank], HoldsOtherCopy(rank), _place(loaded.get(rank))) for rank in odd),
+        culprits=tuple(
+            rank_culprit(seen[rank], HoldsOtherCopy(rank), _place(loaded.get(rank)) or place) for rank in odd
+        ),
         summary=ReplicasDiffer(
-            odd, tuple(sorted(sums)), first.step, _place(loaded.get(odd[0])) if len(odd) == 1 else None
+            odd, tuple(sorted(sums)), first.step, (_place(loaded.get(odd[0])) or place) if len(odd) == 1 else None
         ),
         because=tuple(because),
         fix=_FIX,
@@ -66,6 +75,24 @@ def explain_diverged(evidence: Evidence) -> Finding | None:
         victims=tuple(sorted(rank for rank in sums if rank not in odd)) if odd else (),
         since=evidence.collected_at,
     )
+
+
+def _rewritten(first: Checksum, sums: Sums, written: Mapping[int, Progress]) -> RewroteAlone | None:
+    """The last thing that only some of them did to the model, or to how it is trained, before their copies differed;
+    while they were equal it had done no harm."""
+    odd = _minority(sums)
+    equal = [checksum.step for checksum, known in _comparable(written) if not _differ(known)]
+    since = max((step for step in equal if step < first.step), default=0)
+    done: dict[tuple[str, str, int, tuple[Frame, ...]], list[int]] = {}
+    for rank in sums:
+        for call in written[rank].calls:
+            if call.op in _REWRITES and since <= call.step <= first.step:
+                done.setdefault((call.op, call.note, call.step, call.site), []).append(rank)
+    for (op, note, step, site), ranks in sorted(done.items(), key=lambda each: -each[0][2]):
+        some, rest = tuple(sorted(set(ranks))), tuple(sorted(set(sums) - set(ranks)))
+        if rest and (not odd or odd in (some, rest)):
+            return RewroteAlone(some, rest, op, note, step, where(innermost_user_frame(site)))
+    return None
 
 
 def _place(loaded: LoadedAlone | None) -> Where | None:

@@ -91,9 +91,10 @@ def _proof(rank: RankEvidence, loop: Loop, quiet: float, evidence: Evidence) -> 
 
 
 def _in_every_turn(rank: RankEvidence, loop: Loop, evidence: Evidence) -> bool:
-    """The way from the job's own loop to this one depends on no condition: every turn so far went through it.
+    """The way from the job's own loop to this one depends on no condition, or on one that let the rank through turn by
+    turn: every turn so far went through it.
 
-    An evaluation that is done now and then lies behind a condition, or after the job's loop.
+    An evaluation that is done now and then lies behind another condition, or after the job's loop.
     """
     thread = main_thread(rank.stacks[-1])
     code = CodeReader(evidence)
@@ -103,7 +104,8 @@ def _in_every_turn(rank: RankEvidence, loop: Loop, evidence: Evidence) -> bool:
         if not held:
             continue
         turn = next((each for each in loops_at(frame, evidence) if each != loop and _turned(rank, each)), None)
-        if any(_on_the_way(branch.line, frame, loop, turn) for branch in _branches(code, frame)):
+        conditional = any(_on_the_way(branch.line, frame, loop, turn) for branch in _branches(code, frame))
+        if conditional and not _came_by(rank, frame):
             return False
         if turn is not None:
             return True
@@ -125,6 +127,13 @@ def _turned(rank: RankEvidence, turn: Loop) -> bool:
     calls = rank.progress.calls if rank.progress is not None else ()
     inside = [call for call in calls if call.depth == 0 and any(_holds(turn, frame) for frame in call.site)]
     return len({call.entered_at for call in inside}) > _LEAST_TURNS
+
+
+def _came_by(rank: RankEvidence, frame: Frame) -> bool:
+    """The rank made calls from this very line, again and again, up to the last ones."""
+    calls = [call for call in rank.progress.calls if call.depth == 0] if rank.progress is not None else []
+    made = [any((f.file, f.line) == (frame.file, frame.line) for f in call.site) for call in calls]
+    return sum(made) > _LEAST_TURNS and any(made[-_LEAST_TURNS:])
 
 
 def _loops_of(frames: tuple[Frame, ...], evidence: Evidence) -> list[Loop]:

@@ -20,6 +20,7 @@ from rankscope.diagnosis.facts.numbers import (
     LoadedAlone,
     MayBeWritten,
     ReplicasDiffer,
+    RewroteAlone,
     StepOfFiniteGradients,
     SumDiffers,
     ValuesMet,
@@ -197,6 +198,15 @@ def _(fact: FewerSteps) -> str:
 def _(fact: LoadedAlone) -> str:
     times = "" if fact.times == 1 else f" {fact.times}번"
     return f"랭크 {fact.rank}만 {place(fact.where)}에서 체크포인트를{times} 읽었다"
+
+
+@sentence.register
+def _(fact: RewroteAlone) -> str:
+    did = f"학습률을 {fact.note.replace(' to ', '에서 ')}로 바꾸었다"
+    if fact.what == "load_state_dict":
+        did = f"{fact.note}.load_state_dict를 불렀다"
+    who = f"{ranks_text(fact.ranks):이} {fact.step}스텝 뒤에 {place(fact.where)}에서 {did}"
+    return f"{who}. {ranks_text(fact.others):은} 그러지 않았다"
 
 
 @sentence.register
