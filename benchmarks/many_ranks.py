@@ -12,7 +12,8 @@ import argparse
 import resource
 import time
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 import nodes
 from rankscope.evidence.model import Evidence, Frame, Loader, RankEvidence

@@ -22,7 +22,7 @@ import resource
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from importlib import metadata
 from multiprocessing.queues import SimpleQueue
@@ -30,6 +30,7 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
 from torch._C._distributed_c10d import TCPStore
 
 from rankscope import __version__

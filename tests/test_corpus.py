@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 ZOO = Path(__file__).resolve().parent.parent / "zoo"
 sys.path.insert(0, str(ZOO))

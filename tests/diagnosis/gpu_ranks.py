@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import factories as make
+from msgspec.structs import replace
 
 from rankscope.evidence.model import Call, Collective, Evidence, Frame, Group, HostEvidence, RankEvidence, Thread
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import factories as make
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from synthetic import CAUSES, SIDED, Entered, Life, Meeting, Plan, Site, live
 
 from rankscope.evidence.model import (

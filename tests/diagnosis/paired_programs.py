@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from typing import Any
 
 import factories as make
+from msgspec.structs import replace
 
 from rankscope.evidence.model import Call, Collective, Evidence, Exit, Frame, Group, RankEvidence
 

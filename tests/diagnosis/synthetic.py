@@ -9,11 +9,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from types import FrameType, SimpleNamespace
 from typing import Any
 
 import factories as make
+import msgspec
 
 from rankscope.evidence.model import Frame
 
@@ -37,8 +37,7 @@ CAUSES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
+class Site(msgspec.Struct, frozen=True):
     """A line of the loop that calls a collective."""
 
     op: str
@@ -49,8 +48,7 @@ class Site:
     """Called through a function of its own."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True):
     ranks: int
     odd: frozenset[int]
     """The ranks at fault."""
@@ -78,8 +76,7 @@ class Plan:
         return "1" if self.on_second and few and self.plant != "crossed" else "0"
 
 
-@dataclass(frozen=True, slots=True)
-class Act:
+class Act(msgspec.Struct, frozen=True):
     """A call of a rank's program."""
 
     op: str
@@ -92,8 +89,7 @@ class Act:
     exhausted: bool
 
 
-@dataclass(slots=True)
-class Entered:
+class Entered(msgspec.Struct):
     """A call that a rank has entered."""
 
     act: Act
@@ -103,8 +99,7 @@ class Entered:
     left: float | None = None
 
 
-@dataclass(slots=True)
-class Life:
+class Life(msgspec.Struct):
     """What one rank did, and where it came to."""
 
     rank: int
@@ -117,7 +112,7 @@ class Life:
     at: int = 0
     clock: float = START
     inside: bool = False
-    entered: list[Entered] = field(default_factory=list)
+    entered: list[Entered] = msgspec.field(default_factory=list)
 
     def standing(self) -> Entered | None:
         """The call it has not left; None for a rank that came to its end."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import factories as make
 from ended_ranks import MISMATCH, RESET, victim
+from msgspec.structs import replace
 
 from rankscope.diagnosis.verdict import Verdict
 from rankscope.evidence.model import Call, Frame, RankEvidence

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import factories as make
 import pytest
+from msgspec.structs import replace
 
 from rankscope.diagnosis.attached import as_watched, with_stillness
 from rankscope.diagnosis.diagnose import diagnose

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from incidents import Incident, incident, plans
+from msgspec.structs import replace
 from synthetic import CAUSES, Plan, Site
 
 from rankscope.diagnosis.verdict import Verdict

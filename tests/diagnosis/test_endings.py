@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import factories as make
@@ -10,6 +9,7 @@ import pytest
 from ended_ranks import ALL_REDUCE, CLOSED, MISMATCH, RESET, STORE, TIMED_OUT, WATCHDOG, failed, origin, victim
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from rankscope.diagnosis.facts.endings import FailedAsConsequence, MemoryKiller
 from rankscope.diagnosis.rules.crashes.endings import explain_endings, explain_exception, explain_left

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import factories as make
 import pytest
+from msgspec.structs import replace
 
 from rankscope import diagnosis
 from rankscope.diagnosis.causes import CAUSES as TABLE

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import factories as make
 import pytest
 from gpu_ranks import GpuRank, job
+from msgspec.structs import replace
 
 from rankscope.diagnosis.finding import Ruling
 from rankscope.diagnosis.record import read_record

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from factories import ended, evidence, frame, progress, raised, rank
+from msgspec.structs import replace
 
 from rankscope.evidence.cuda_memory import told_memory
 from rankscope.evidence.model import HeldMemory, HeldTensors, RankEvidence, Stage

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 
 from factories import ended, evidence, progress, rank
+from msgspec.structs import replace
 
 from rankscope.diagnosis.verdict import Verdict
 from rankscope.evidence.model import HostEvidence, MemoryMark, RankEvidence, Stage

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import factories as make
 import pytest
+from msgspec.structs import replace
 
 from rankscope.diagnosis.attached import as_watched, with_stillness
 from rankscope.diagnosis.verdict import Verdict

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import factories as make
 import pytest
+from msgspec.structs import replace
 
 from rankscope.diagnosis.loaders import Shortage, shortages
 from rankscope.evidence.model import Frame, Loader, LoaderRun, Progress

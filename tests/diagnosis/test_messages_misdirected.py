@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import factories as make
 import pytest
+from msgspec.structs import replace
 
 from rankscope.diagnosis.timeline import build_timeline
 from rankscope.diagnosis.verdict import Verdict

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import factories as make
+from msgspec.structs import replace
 
 from rankscope.diagnosis.verdict import Verdict
 from rankscope.evidence.model import Call, Group, RankEvidence

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from factories import NOW, call, ended, evidence, frame, progress, rank
+from msgspec.structs import replace
 
 from rankscope.diagnosis.verdict import Verdict
 from rankscope.evidence.model import Evidence, Exit, Group, RankEvidence

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 import factories as make
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from incidents import Incident, incident, plans
+from msgspec.structs import replace
 from synthetic import Plan
 
 from rankscope.diagnosis.verdict import Verdict

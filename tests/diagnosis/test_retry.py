@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from rankscope.diagnosis.retry import fails_alike, will_fail_again
 from rankscope.diagnosis.verdict import Culprit, Retry, Verdict, Where

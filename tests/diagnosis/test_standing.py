@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import factories as make
 import pytest
 from in_words import Told, in_words
+from msgspec.structs import replace
 
 from rankscope.diagnosis.rules.standing.readings import explain_standing
 from rankscope.evidence.model import FileLock, RankEvidence, Syscall

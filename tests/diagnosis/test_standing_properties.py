@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import factories as make
 from hypothesis import given
 from hypothesis import strategies as st
 from in_words import in_words
+from msgspec.structs import replace
 
 from rankscope.diagnosis.rules.standing.readings import explain_standing
 from rankscope.evidence.model import FileLock, RankEvidence, Syscall

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import factories as make
 import pytest
 from hypothesis import assume, given
 from incidents import incident, plans
+from msgspec.structs import replace
 from synthetic import Plan
 
 from rankscope.diagnosis.divergence import find_divergence

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from rankscope.diagnosis.who_waits import who_waits
 from rankscope.evidence.model import Call, Group, Progress

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from paired_programs import evidence_of, line_of
 
 from rankscope.diagnosis.verdict import Verdict

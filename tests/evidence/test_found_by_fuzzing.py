@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import lzma
 import pickle
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from rankscope.diagnosis.codec import verdict_from_json
 from rankscope.errors import EvidenceError

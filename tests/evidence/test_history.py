@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from rankscope.evidence.history import MOST_KEPT, with_earlier
 from rankscope.evidence.model import (

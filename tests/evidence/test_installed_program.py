@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from rankscope.evidence.installed_program import with_program
 from rankscope.evidence.model import Frame, Progress, RaisedException, RankEvidence, StackSample, Thread

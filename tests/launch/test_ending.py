@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import typing
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from run_events import (
     ALIVE,
     EVENTS,
@@ -203,7 +203,7 @@ def test_bad_numbers_are_reported_once_or_stop_the_run(outcome: typing.Any, opti
     _, actions = walk(*run)
     assert kinds(actions) == [on.Keep, on.Tell]
     assert (last(*run, on.Over(WELL)).verdict.outcome, code(*run, on.Over(WELL))) == (outcome, 0)
-    policy = replace(Policy(), **{option: "stop"})  # type: ignore[arg-type]
+    policy = replace(Policy(), **{option: "stop"})
     _, actions = walk(*run, policy=policy)
     assert kinds(actions) == [on.Keep, on.Tell, on.StopRanks]
     (line,) = told(actions)

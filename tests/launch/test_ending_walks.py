@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from run_events import ALIVE, EVENTS, FAILED, STOPPED, WELL, ends, evidence, started, taken
 
 from rankscope.diagnosis.verdict import Verdict

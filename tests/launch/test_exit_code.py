@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from run_events import verdict
 
 from rankscope.diagnosis.verdict import Certainty, Outcome, Retry

@@ -7,12 +7,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pynvml
 import pytest
+from msgspec.structs import replace
 
 from rankscope.commands.gpus import gpus_command
 from rankscope.errors import UsageError

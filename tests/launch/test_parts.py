@@ -6,11 +6,11 @@ import json
 import lzma
 import zlib
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from rankscope.evidence.model import (
     Call,

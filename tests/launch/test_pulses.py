@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from rankscope.diagnosis.views import LIFE_CPU_SHARE, LIFE_IO_BYTES_PER_S
 from rankscope.evidence.procfs import Pulse
@@ -36,7 +35,7 @@ def test_nothing_and_next_to_nothing_is_no_life() -> None:
     ids=lambda change: next(iter(change)),
 )
 def test_processor_bytes_connections_and_memory_are_signs_of_life(change: dict[str, float]) -> None:
-    assert worked(STILL, replace(STILL, **change), SECONDS)  # type: ignore[arg-type]
+    assert worked(STILL, replace(STILL, **change), SECONDS)
 
 
 def test_connections_that_were_not_asked_for_before_are_no_sign() -> None:

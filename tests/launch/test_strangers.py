@@ -5,13 +5,13 @@ from __future__ import annotations
 import resource
 import time
 import zlib
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from run_events import hang
 from test_nodes import Team, evidence, rank
 
@@ -118,7 +118,7 @@ def test_nonsense_on_the_store_is_noted_and_the_nodes_go_on(place: str, said: by
 
 def running(phase: str = "running") -> State:
     state = State(Policy(), world_size=2, several_nodes=True)
-    return replace(state, phase=phase)  # type: ignore[arg-type]
+    return replace(state, phase=phase)
 
 
 @pytest.mark.parametrize("phase", ["running", "asked", "looking", "awaiting", "holding", "stopping"])

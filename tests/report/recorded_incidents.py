@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from rankscope.evidence.model import Evidence, Group, RankEvidence
 from rankscope.report.conclude import conclude

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from chromium import CUT, OVERLAPS, Browser, Page, find_chromium
+from msgspec.structs import replace
 from recorded_incidents import TEN, incident, of_many, recorded
 
 from rankscope.evidence.model import Evidence, RaisedException

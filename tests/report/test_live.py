@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from rankscope.diagnosis.facts.numbers import KeptWaiting
 from rankscope.diagnosis.verdict import Culprit, Verdict, Where

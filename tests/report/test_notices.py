@@ -125,7 +125,7 @@ def test_collector_gets_log_records_at_their_place_with_the_headers_of_its_varia
 
 
 def test_long_texts_keep_to_what_a_chat_takes() -> None:
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     long = replace(HANG, headline="x" * 9000, because=("y" * 9000,))
     content = json.loads(body(Notice(long, "detected", "gpu-1", ""), "discord"))["content"]

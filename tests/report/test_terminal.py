@@ -5,12 +5,12 @@ from __future__ import annotations
 import io
 import re
 import unicodedata
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from rankscope.diagnosis.verdict import Alternative, Culprit, Verdict, Where
 from rankscope.report.plain_text import duration, plain

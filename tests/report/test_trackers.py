@@ -137,7 +137,7 @@ def test_service_that_hangs_or_refuses_is_told_in_one_line(
 
 
 def test_job_that_ended_well_and_a_person_who_does_not_want_it_leave_no_trace(pages: Path, tmp_path: Path) -> None:
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     page_with(pages, ("tensorboard", str(tmp_path / "board"), ""))
     trackers.leave_in_trackers(replace(HANG, outcome="ok", cause=None), pages, os.environ)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from rankscope.cli import main
 from rankscope.evidence.model import SCHEMA, Evidence, Exit, RankEvidence

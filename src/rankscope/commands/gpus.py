@@ -6,10 +6,10 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import NoReturn
 
 import msgspec
+from msgspec.structs import asdict
 
 from rankscope.errors import UsageError
 from rankscope.evidence.gpu_state import GpuProcess, GpuState, read_gpu_states

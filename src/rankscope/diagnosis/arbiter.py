@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cmp_to_key
+
+from msgspec.structs import replace
 
 from rankscope.diagnosis.causes import CAUSES
 from rankscope.diagnosis.finding import Finding, Possibility

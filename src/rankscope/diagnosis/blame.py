@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
+
+import msgspec
 
 from rankscope.diagnosis.divergence import Divergence, Side, event_of, site_key
 from rankscope.diagnosis.facts import Fact
@@ -35,8 +36,7 @@ _DECISIVE = 2.0
 """By how much the weightier side must lead."""
 
 
-@dataclass(frozen=True, slots=True)
-class Blame:
+class Blame(msgspec.Struct, frozen=True):
     ranks: tuple[int, ...]
     """Empty where the evidence does not tell the sides apart."""
     extra: bool
@@ -136,7 +136,7 @@ def _longer_ways(histories: list[list[object]]) -> tuple[int, ...]:
 
 def _places_before(state: State, divergence: Divergence) -> list[object]:
     """The lines of the group's calls in order, the one at which the ranks part last."""
-    events = state.timeline.events.get(divergence.group, {}) if state.timeline is not None else {}
+    events = state.of(divergence.group)
     first = divergence.seq
     while first - 1 in events and divergence.seq - first < _REMEMBERED:
         first -= 1
@@ -262,13 +262,13 @@ def _times_made(side: Side, divergence: Divergence, states: dict[int, State]) ->
     # Many ranks share their places: each is compared once.
     is_here: dict[int, bool] = {}
     for state in states.values():
-        events = state.timeline.events.get(group, {}) if state.timeline is not None else {}
+        events = state.of(group)
         for number in range(max(min(events, default=seq), seq - _REMEMBERED), seq):
-            event = events.get(number)
+            event = events.alike(number)
             if event is None:
                 continue
             if id(event.site) not in is_here:
                 is_here[id(event.site)] = site_key(event) == here
             if is_here[id(event.site)] and number - 1 in events:
-                made += site_key(events[number - 1]) == before
+                made += site_key(events.alike(number - 1)) == before
     return made

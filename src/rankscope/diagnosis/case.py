@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
+
+from msgspec.structs import replace
 
 from rankscope.diagnosis.rules.crashes.aborted import settle_abort
 from rankscope.diagnosis.rules.crashes.endings import Endings, explain_endings

@@ -6,13 +6,12 @@ docs/verdict.md is made from this table.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from rankscope.diagnosis.verdict import Outcome, Retry
 
 
-@dataclass(frozen=True, slots=True)
-class Cause:
+class Cause(msgspec.Struct, frozen=True):
     id: str
     outcomes: tuple[Outcome, ...]
     meaning: str

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import msgspec
+from msgspec.structs import replace
 
 from rankscope.diagnosis.verdict import Verdict
 from rankscope.errors import EvidenceError

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from rankscope.diagnosis.advice import Advice
 from rankscope.diagnosis.causes import CAUSES, Cause

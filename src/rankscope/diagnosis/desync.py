@@ -11,9 +11,11 @@ Ranks may make one call from different lines. That alone is no difference; three
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
+
+import msgspec
+from msgspec.structs import replace
 
 from rankscope.diagnosis.divergence import Divergence, Side, Site
 from rankscope.diagnosis.sequences import Item, Parting, agreed_length, align
@@ -38,8 +40,7 @@ _FAR_BACK = 400
 """So many calls before the place are looked at."""
 
 
-@dataclass(frozen=True, slots=True)
-class Desync:
+class Desync(msgspec.Struct, frozen=True):
     kind: Kind
     divergence: Divergence
     """The first place."""
@@ -109,8 +110,8 @@ def _alike(group: str, states: dict[int, State]) -> list[list[State]]:
 
 def _in_order(state: State, group: str) -> bool:
     """Torch counts anew in a group that was destroyed and made again: its record then holds calls of both."""
-    events = state.timeline.events[group] if state.timeline is not None else {}
-    times = [events[seq].at for seq in sorted(events)]
+    events = state.of(group)
+    times = [events.entered_at(seq) for seq in sorted(events)]
     return all(one <= two for one, two in pairwise(times))
 
 
@@ -160,7 +161,7 @@ class _Compared:
 
     def _items(self, rank: int) -> list[Item | None]:
         events = self._events[rank]
-        return [self._item(events.get(seq)) for seq in range(self._first, self._last + 1)]
+        return [self._item(events.alike(seq)) for seq in range(self._first, self._last + 1)]
 
     def _item(self, event: Event | None) -> Item | None:
         return None if event is None else Item(event.signature(), self._path(event), event.step)
@@ -174,9 +175,10 @@ class _Compared:
 
     def _contradiction(self) -> tuple[int, tuple[Event, Event]] | None:
         for seq in range(self._agreed, self._last + 1):
-            made = [event for events in self._events.values() if (event := events.get(seq)) is not None]
-            if len({(event.op, event.numel, event.dtype, event.root, event.reduces) for event in made}) < 2:
+            alike = [event for events in self._events.values() if (event := events.alike(seq)) is not None]
+            if len({(event.op, event.numel, event.dtype, event.root, event.reduces) for event in alike}) < 2:
                 continue
+            made = [events[seq] for events in self._events.values() if seq in events]
             for event in made[1:]:
                 if not paired(event, made[0]):
                     return seq, (made[0], event)
@@ -253,7 +255,7 @@ class _Compared:
         for seq in range(self._agreed, self._last + 1):
             paths: dict[Site, list[int]] = {}
             for rank, events in self._events.items():
-                event = events.get(seq)
+                event = events.alike(seq)
                 if event is not None and event.site:
                     paths.setdefault(self._path(event), []).append(rank)
             steps = {path: (before.get(ranks[0], ()), path) for path, ranks in paths.items()}
@@ -273,7 +275,7 @@ class _Compared:
         """Of the calls that all ranks made alike: from which line to which they went, how many lines are known, and the
         last one."""
         events = next(iter(self._events.values()))
-        made = [events.get(seq) for seq in range(self._first, self._agreed)]
+        made = [events.alike(seq) for seq in range(self._first, self._agreed)]
         paths = [self._path(event) if event is not None and event.site else () for event in made]
         used = {(before, path) for before, path in pairwise(((), *paths)) if path}
         return used, sum(map(bool, paths)), paths[-1] if paths else ()

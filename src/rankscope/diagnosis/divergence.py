@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import msgspec
+from msgspec.structs import replace
 
 from rankscope.diagnosis.roles import in_common_lines
 from rankscope.diagnosis.sequences import Item, Kind, Parting, align
@@ -13,8 +14,7 @@ from rankscope.evidence.model import Frame
 Site = tuple[tuple[str, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Side:
+class Side(msgspec.Struct, frozen=True):
     """Ranks that made the same call at the place of divergence."""
 
     ranks: tuple[int, ...]
@@ -31,8 +31,7 @@ _MOST_MISSING = 100_000
 """Calls that a record may lack between two that it has; damaged numbers are not counted up to."""
 
 
-@dataclass(frozen=True, slots=True)
-class Divergence:
+class Divergence(msgspec.Struct, frozen=True):
     group: str
     seq: int
     sides: tuple[Side, ...]
@@ -116,18 +115,22 @@ class _Items:
 
     def __init__(self) -> None:
         self._items: dict[Item, Item] = {}
+        self._known: dict[int, tuple[Event, Item]] = {}
         self._paths: dict[int, tuple[tuple[Frame, ...], Site]] = {}
 
     def of(self, state: State, group: str, first: int) -> list[Item | None]:
-        events = state.timeline.events.get(group, {}) if state.timeline is not None else {}
+        events = state.of(group)
         last = min(max(events, default=first - 1), first + len(events) + _MOST_MISSING)
-        return [self.item(events.get(seq)) for seq in range(first, last + 1)]
+        return [self.item(events.alike(seq)) for seq in range(first, last + 1)]
 
     def item(self, event: Event | None) -> Item | None:
         if event is None:
             return None
-        item = Item(event.signature(), self._path(event.site), event.step)
-        return self._items.setdefault(item, item)
+        known = self._known.get(id(event))
+        if known is None:
+            item = Item(event.signature(), self._path(event.site), event.step)
+            known = self._known[id(event)] = event, self._items.setdefault(item, item)
+        return known[1]
 
     def _path(self, site: tuple[Frame, ...]) -> Site:
         known = self._paths.get(id(site))
@@ -162,16 +165,16 @@ def _comparable(members: list[State], group: str) -> list[State]:
 
 def _completed(state: State, group: str, first: int) -> int:
     """Calls of the group that the rank has completed, one after another."""
-    events = state.timeline.events.get(group, {}) if state.timeline is not None else {}
+    events = state.of(group)
     seq = first
-    while seq in events and events[seq].done:
+    while (event := events.alike(seq)) is not None and event.done:
         seq += 1
     return seq - first
 
 
 def _oldest(state: State, group: str) -> int:
     assert state.timeline is not None
-    return min(state.timeline.events.get(group, {}), default=1)
+    return min(state.timeline.of(group), default=1)
 
 
 def event_of(state: State, group: str, seq: int) -> Event | None:

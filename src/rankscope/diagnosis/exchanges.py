@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from rankscope.diagnosis.timeline import Event, Timeline
 from rankscope.diagnosis.wait_graph import State
@@ -14,8 +15,7 @@ _HABIT = 5
 _SLACK_S = 5e-6
 
 
-@dataclass(frozen=True, slots=True)
-class Edge:
+class Edge(msgspec.Struct, frozen=True):
     """One share; ranks as the world counts."""
 
     sender: int
@@ -24,8 +24,7 @@ class Edge:
     expected: int
 
 
-@dataclass(frozen=True, slots=True)
-class Misfit:
+class Misfit(msgspec.Struct, frozen=True):
     """The first call of a group whose shares do not fit."""
 
     group: str
@@ -61,7 +60,7 @@ def event_of(call: Call, timeline: Timeline | None) -> Event | None:
     if timeline is None or not timeline.recorded:
         return None
     until = call.left_at if call.left_at is not None else float("inf")
-    events = timeline.events.get(call.group, {}).values()
+    events = timeline.of(call.group).values()
     return next((e for e in events if call.entered_at - _SLACK_S <= e.at <= until + _SLACK_S), None)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import msgspec
 
 from rankscope.diagnosis.advice import Advice
 from rankscope.diagnosis.facts import Fact
@@ -17,8 +17,7 @@ from rankscope.diagnosis.verdict import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Suspect:
+class Suspect(msgspec.Struct, frozen=True):
     """Who caused it."""
 
     rank: int | None
@@ -30,8 +29,7 @@ class Suspect:
     stage: Fact | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Possibility:
+class Possibility(msgspec.Struct, frozen=True):
     """Another cause that is not ruled out."""
 
     cause: str
@@ -41,8 +39,7 @@ class Possibility:
     """The step that would confirm this cause or rule it out."""
 
 
-@dataclass(frozen=True, slots=True)
-class Way:
+class Way(msgspec.Struct, frozen=True):
     """One of the ways that ranks took where they parted."""
 
     ranks: tuple[int, ...]
@@ -50,8 +47,7 @@ class Way:
     call: Fact | None
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(msgspec.Struct, frozen=True):
     outcome: Outcome
     cause: str
     """An id of the table in `causes.py`."""
@@ -78,8 +74,7 @@ class Finding:
     """Of a divergence: the ways that the ranks took."""
 
 
-@dataclass(frozen=True, slots=True)
-class Recognised:
+class Recognised(msgspec.Struct, frozen=True):
     """A line of a log that holds a known error."""
 
     rank: int | None
@@ -91,8 +86,7 @@ class Recognised:
     at: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Ruling:
+class Ruling(msgspec.Struct, frozen=True):
     """The end of the diagnosis: what the verdict says, before anybody has put it into words."""
 
     outcome: Outcome
@@ -112,7 +106,7 @@ class Ruling:
     world_size: int = 0
     started_at: float | None = None
     ended_at: float | None = None
-    exit_codes: dict[int, int | None] = field(default_factory=dict)
+    exit_codes: dict[int, int | None] = msgspec.field(default_factory=dict)
     notes: tuple[Fact, ...] = ()
     references: tuple[str, ...] = ()
     stragglers: tuple[Straggler, ...] = ()
@@ -120,5 +114,5 @@ class Ruling:
     messages: tuple[Recognised, ...] = ()
     refused: tuple[str, ...] = ()
     next: tuple[Advice, ...] = ()
-    stages: dict[int, Fact] = field(default_factory=dict)
+    stages: dict[int, Fact] = msgspec.field(default_factory=dict)
     ways: tuple[Way, ...] = ()

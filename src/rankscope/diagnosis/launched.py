@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from rankscope.diagnosis.facts.launched import Apart, LaunchCount
 from rankscope.evidence.communicators import CommMember, Communicator, RasLook
@@ -13,8 +14,7 @@ Key = tuple[str, int, str]
 """Communicator, its size, and the operation."""
 
 
-@dataclass(frozen=True, slots=True)
-class Launched:
+class Launched(msgspec.Struct, frozen=True):
     """The counts of the newest look, and of the one before it."""
 
     counts: dict[Key, dict[int, int]]

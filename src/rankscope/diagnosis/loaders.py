@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from operator import itemgetter
+
+import msgspec
 
 from rankscope.evidence.model import Frame, Progress
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(msgspec.Struct, frozen=True):
     """One pass of a rank over a loader."""
 
     number: int
@@ -21,8 +21,7 @@ class Run:
     over: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Shortage:
+class Shortage(msgspec.Struct, frozen=True):
     """A rank whose pass over a loader was over while another rank took more batches in the same pass."""
 
     batches: int

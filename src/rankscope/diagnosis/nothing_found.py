@@ -6,7 +6,7 @@ still for a reason nobody could find are unknown: with what was seen, what is mi
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from rankscope.diagnosis import views
 from rankscope.diagnosis.advice import Advice

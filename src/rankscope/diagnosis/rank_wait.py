@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import msgspec
+from msgspec.structs import replace
 
 from rankscope.diagnosis import views
 from rankscope.diagnosis.device import stands_in_device_wait
@@ -51,8 +52,7 @@ _UNDER_WAY = 32
 """So many of the newest messages begun without waiting may be the one that a rank waits for now."""
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(msgspec.Struct, frozen=True):
     """The call in which a rank waits for others."""
 
     op: str

@@ -12,8 +12,10 @@ Of NCCL the recorder tells more than of gloo, and some of it misleads:
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
 from itertools import groupby
+
+import msgspec
+from msgspec.structs import replace
 
 from rankscope.evidence.model import Collective, Group, RankEvidence
 
@@ -21,15 +23,13 @@ _MESSAGE = re.compile(r"^(?P<word>send|recv) \d+(?:->|<-)(?P<peer>\d+)$")
 """How the recorder names messages of NCCL."""
 
 
-@dataclass(frozen=True, slots=True)
-class Half:
+class Half(msgspec.Struct, frozen=True):
     sends: bool
     peer: int
     """As the world counts; -1 where the group's members are not known."""
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(msgspec.Struct, frozen=True):
     """A message, or several that the GPU does as one."""
 
     entries: tuple[Collective, ...]
@@ -38,8 +38,7 @@ class Batch:
     grouped: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(msgspec.Struct, frozen=True):
     collectives: tuple[Collective, ...]
     """Coalesced ones as one, oldest first."""
     messages: tuple[Batch, ...]

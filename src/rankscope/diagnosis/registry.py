@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from rankscope.diagnosis.case import Case
 from rankscope.diagnosis.causes import CAUSES
@@ -12,8 +13,7 @@ from rankscope.diagnosis.finding import Finding
 Ask = Callable[[Case], Finding | None]
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(msgspec.Struct, frozen=True):
     name: str
     causes: tuple[str, ...]
     ask: Ask

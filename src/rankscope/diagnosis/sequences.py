@@ -10,8 +10,9 @@ together, however long the job goes on: the first edit counts, not the place whe
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
+
+import msgspec
 
 Kind = Literal["extra", "skipped", "changed", "unclear"]
 
@@ -37,8 +38,7 @@ class Item(NamedTuple):
     """-1 where it is not known."""
 
 
-@dataclass(frozen=True, slots=True)
-class Class:
+class Class(msgspec.Struct, frozen=True):
     """Ranks that made the same call at the place of the first edit."""
 
     ranks: tuple[int, ...]
@@ -50,8 +50,7 @@ class Class:
     """How many calls more or fewer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Parting:
+class Parting(msgspec.Struct, frozen=True):
     at: int
     """Index of the first edit: before it all sequences agree."""
     classes: tuple[Class, ...]
@@ -63,8 +62,7 @@ class Parting:
         return 2 * len(self.classes[0].ranks) > sum(len(each.ranks) for each in self.classes)
 
 
-@dataclass(frozen=True, slots=True)
-class _Edit:
+class _Edit(msgspec.Struct, frozen=True):
     kind: Kind | Literal["variant"]
     count: int
     weight: float

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from rankscope.diagnosis.record import Batch, Record, read_record
 from rankscope.evidence.model import Call, Collective, Frame, RankEvidence
@@ -38,8 +40,7 @@ _SLACK_S = 5e-6
 """Both clocks are the same one; only rounding lies between them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(msgspec.Struct, frozen=True):
     """One half of a message between two ranks."""
 
     sends: bool
@@ -61,7 +62,6 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     root: int
     step: int
     site: tuple[Frame, ...]
-    thread: int
     through: str = ""
     """The library's function that the user's line called, where one stands between it and the collective."""
     started: bool | None = None
@@ -90,37 +90,80 @@ class Event(msgspec.Struct, frozen=True, gc=False):
         return any(mine != theirs and mine not in (-1, "") and theirs not in (-1, "") for mine, theirs in pairs)
 
 
-@dataclass(frozen=True, slots=True)
-class Timeline:
+class Events(Mapping[int, Event]):
+    """A rank's collectives of one group by their sequence numbers. Thousands of ranks make the same calls at other
+    times: what was made is one object for all, the times are each rank's own."""
+
+    __slots__ = ("_made", "_places", "_times")
+
+    def __init__(self, places: dict[int, int], made: tuple[Event, ...], times: array[float]) -> None:
+        """Sequence number → place in the two others: what was made, by whomever first, and when this rank did."""
+        self._places = places
+        self._made = made
+        self._times = times
+
+    def __getitem__(self, seq: int) -> Event:
+        at = self._places[seq]
+        return replace(self._made[at], at=self._times[at])
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __contains__(self, seq: object) -> bool:
+        return seq in self._places
+
+    def entered_at(self, seq: int) -> float:
+        return self._times[self._places[seq]]
+
+    def alike(self, seq: int) -> Event | None:
+        """The event but for its time, as one object for all ranks that made it."""
+        at = self._places.get(seq)
+        return None if at is None else self._made[at]
+
+    def unfinished(self) -> list[Event]:
+        events = zip(self._made, self._times, strict=True)
+        return [replace(event, at=at) for event, at in events if not event.done]
+
+
+NO_EVENTS = Events({}, (), array("d"))
+
+
+class Timeline(msgspec.Struct, frozen=True):
     rank: int
     recorded: bool
     """By the flight recorder; otherwise by the probe's own count of Python calls."""
-    events: dict[str, dict[int, Event]] = field(default_factory=dict)
-    """Group → sequence number → event, as far back as is known."""
-    newest: dict[str, int] = field(default_factory=dict)
-    called: dict[str, int] = field(default_factory=dict)
+    events: dict[str, Events] = msgspec.field(default_factory=dict)
+    """By group, as far back as is known."""
+    newest: dict[str, int] = msgspec.field(default_factory=dict)
+    called: dict[str, int] = msgspec.field(default_factory=dict)
     """Group → collectives made from Python, by the probe's count: comparable even where the recorder is lost."""
     messages: tuple[Event, ...] = ()
     """Sends and receives that the recorder knows, oldest first."""
     whole: bool = False
     """The record reaches back to the first call."""
 
+    def of(self, group: str) -> Events:
+        return self.events.get(group, NO_EVENTS)
+
     def at(self, group: str, seq: int) -> Event | None:
-        return self.events.get(group, {}).get(seq)
+        return self.of(group).get(seq)
 
     def after(self, group: str, seq: int) -> tuple[Event, ...]:
         """The group's collectives entered after that place, in order."""
         if seq >= self.newest.get(group, 0):
             return ()
-        events = self.events.get(group, {})
+        events = self.of(group)
         return tuple(events[later] for later in sorted(events) if later > seq)
 
     def oldest(self, group: str) -> int | None:
-        return min(self.events.get(group, {}), default=None)
+        return min(self.of(group), default=None)
 
     def pending(self) -> tuple[Event, ...]:
         """Collectives entered and not finished, oldest first."""
-        found = [event for group in self.events.values() for event in group.values() if not event.done]
+        found = [event for group in self.events.values() for event in group.unfinished()]
         return tuple(sorted(found, key=lambda event: event.at))
 
     def queue(self) -> tuple[Event, ...]:
@@ -129,18 +172,57 @@ class Timeline:
         return tuple(sorted((*self.pending(), *under_way), key=lambda event: event.at)) if under_way else self.pending()
 
 
-def build_timeline(rank: RankEvidence) -> Timeline:
+class Known:
+    """What the ranks whose timelines were built so far have made."""
+
+    def __init__(self) -> None:
+        self.events: dict[object, Event] = {}
+        self.places: dict[tuple[int, ...], dict[int, int]] = {}
+
+
+class _Rows:
+    """Events of one rank, while its timeline is built."""
+
+    def __init__(self, known: Known) -> None:
+        self._known = known
+        self._rows: dict[str, tuple[dict[int, Event], dict[int, float]]] = {}
+
+    def add(self, at: float, site: tuple[Frame, ...], *, group: str, seq: int, **rest: Any) -> None:
+        """An event of these fields; a later one of the same number takes its place."""
+        # An event keeps its site: no other object has that number meanwhile.
+        key = (id(site), group, seq, *rest.values())
+        event = self._known.events.get(key)
+        if event is None:
+            event = self._known.events[key] = Event(at=at, site=site, group=group, seq=seq, **rest)
+        row = self._rows.get(group)
+        if row is None:
+            row = self._rows[group] = {}, {}
+        row[0][seq] = event
+        row[1][seq] = at
+
+    def made(self) -> dict[str, Events]:
+        return {group: self._shared(*row) for group, row in self._rows.items()}
+
+    def _shared(self, events: dict[int, Event], times: dict[int, float]) -> Events:
+        numbers = tuple(events)
+        places = self._known.places.get(numbers)
+        if places is None:
+            places = self._known.places[numbers] = dict(zip(numbers, range(len(numbers)), strict=True))
+        return Events(places, tuple(events.values()), array("d", times.values()))
+
+
+def build_timeline(rank: RankEvidence, known: Known | None = None) -> Timeline:
     """By the flight recorder where it could be read, else by the probe's calls."""
     if not rank.collectives:
-        return calls_timeline(rank)
+        return calls_timeline(rank, known)
     calls = rank.progress.calls if rank.progress is not None else ()
-    return _from_recorder(rank, calls, _called(calls))
+    return _from_recorder(rank, calls, _called(calls), known or Known())
 
 
-def calls_timeline(rank: RankEvidence) -> Timeline:
+def calls_timeline(rank: RankEvidence, known: Known | None = None) -> Timeline:
     """By the probe's calls alone: they outlive the rank, but do not hold what C++ issued by itself."""
     calls = rank.progress.calls if rank.progress is not None else ()
-    return _from_calls(rank, calls, _called(calls))
+    return _from_calls(rank, calls, _called(calls), known or Known())
 
 
 def _called(calls: tuple[Call, ...]) -> dict[str, int]:
@@ -151,28 +233,28 @@ def _called(calls: tuple[Call, ...]) -> dict[str, int]:
     return called
 
 
-def _from_recorder(rank: RankEvidence, calls: tuple[Call, ...], called: dict[str, int]) -> Timeline:
+def _from_recorder(rank: RankEvidence, calls: tuple[Call, ...], called: dict[str, int], known: Known) -> Timeline:
     covering = _Covering(calls)
-    events: dict[str, dict[int, Event]] = {}
+    rows = _Rows(known)
     newest: dict[str, int] = {}
     record = read_record(rank)
     for entry in record.collectives:
         call = covering.of(entry) if calls else None
-        events.setdefault(entry.group, {})[entry.seq] = Event(
+        done = record.done(entry)
+        rows.add(
+            entry.created_at,
+            (call.site if call is not None else ()) or _own(entry.frames),
             group=entry.group,
             seq=entry.seq,
             op=entry.op,
-            at=entry.created_at,
-            done=record.done(entry),
+            done=done,
             backend=entry.backend,
             numel=_numel(entry),
             dtype=next(iter(entry.input_dtypes or entry.output_dtypes), ""),
             root=call.peer if call is not None else -1,
             step=call.step if call is not None else -1,
-            site=(call.site if call is not None else ()) or _own(entry.frames),
-            thread=entry.thread,
             through=call.through if call is not None else "",
-            started=record.started(entry),
+            started=done or record.started(entry),
             reduces=_reduces(call),
         )
         newest[entry.group] = max(newest.get(entry.group, 0), entry.seq)
@@ -182,7 +264,7 @@ def _from_recorder(rank: RankEvidence, calls: tuple[Call, ...], called: dict[str
             newest[group] = max(newest.get(group, 0), count)
     waits = _Waits(calls)
     messages = tuple(_message(batch, record, covering, waits) for batch in record.messages)
-    return Timeline(rank.rank, True, events, newest, called, messages, _whole_record(rank))
+    return Timeline(rank.rank, True, rows.made(), newest, called, messages, _whole_record(rank))
 
 
 def _message(batch: Batch, record: Record, covering: _Covering, waits: _Waits) -> Event:
@@ -203,7 +285,6 @@ def _message(batch: Batch, record: Record, covering: _Covering, waits: _Waits) -
         root=-1,
         step=call.step if call is not None else -1,
         site=(call.site if call is not None else ()) or _own(batch.entries[0].frames),
-        thread=last.thread,
         through=call.through if call is not None else "",
         started=record.started(last),
         messages=tuple(Message(each.sends, each.peer) for each in batch.messages),
@@ -227,28 +308,27 @@ def _own(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
     return frames if all(frame.user for frame in frames) else tuple(frame for frame in frames if frame.user)
 
 
-def _from_calls(rank: RankEvidence, calls: tuple[Call, ...], called: dict[str, int]) -> Timeline:
-    events: dict[str, dict[int, Event]] = {}
+def _from_calls(rank: RankEvidence, calls: tuple[Call, ...], called: dict[str, int], known: Known) -> Timeline:
+    rows = _Rows(known)
     for call in calls:
         if call.seq <= 0 or not call.group:
             continue
-        events.setdefault(call.group, {})[call.seq] = Event(
+        rows.add(
+            call.entered_at,
+            call.site,
             group=call.group,
             seq=call.seq,
             op=call.op,
-            at=call.entered_at,
             done=call.left_at is not None and not call.failed,
             backend="",
             numel=-1 if call.op == "reduce_scatter" else call.numel,  # its first tensor is a share, of any size
             dtype=call.dtype,
             root=call.peer,
             step=call.step,
-            site=call.site,
-            thread=call.thread,
             through=call.through,
             reduces=_reduces(call),
         )
-    return Timeline(rank=rank.rank, recorded=False, events=events, newest=dict(called), called=called)
+    return Timeline(rank=rank.rank, recorded=False, events=rows.made(), newest=dict(called), called=called)
 
 
 def _reduces(call: Call | None) -> str:

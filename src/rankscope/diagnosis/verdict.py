@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any, Literal
+
+import msgspec
 
 Outcome = Literal["ok", "hang", "crash", "nan", "corrupt", "slow", "interrupted", "unknown"]
 Certainty = Literal["proven", "likely", "possible"]
@@ -14,15 +15,13 @@ Role = Literal["victim", "culprit", "neutral"]
 ProcessKind = Literal["rank", "dataloader-worker", "child", "launcher"]
 
 
-@dataclass(frozen=True, slots=True)
-class Where:
+class Where(msgspec.Struct, frozen=True):
     file: str
     line: int
     function: str
 
 
-@dataclass(frozen=True, slots=True)
-class Culprit:
+class Culprit(msgspec.Struct, frozen=True):
     rank: int | None
     host: str | None
     pid: int | None
@@ -33,8 +32,7 @@ class Culprit:
     """The stage that its rank is in, or passed last: `in stage 9, WandbLogger.__init__`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Alternative:
+class Alternative(msgspec.Struct, frozen=True):
     cause: str
     certainty: Certainty
     because: str
@@ -42,8 +40,7 @@ class Alternative:
     """The step that would confirm this cause or rule it out."""
 
 
-@dataclass(frozen=True, slots=True)
-class SignOfLife:
+class SignOfLife(msgspec.Struct, frozen=True):
     """The last that a log holds of a rank."""
 
     rank: int | None
@@ -55,8 +52,7 @@ class SignOfLife:
     """Up to when the logs were read."""
 
 
-@dataclass(frozen=True, slots=True)
-class KnownMessage:
+class KnownMessage(msgspec.Struct, frozen=True):
     """A message in the logs of which it is known what it signifies."""
 
     rank: int | None
@@ -67,8 +63,7 @@ class KnownMessage:
     at: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Straggler:
+class Straggler(msgspec.Struct, frozen=True):
     """A rank that the others waited for again and again, or once for long."""
 
     rank: int
@@ -83,8 +78,7 @@ class Straggler:
     where: Where | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Side:
+class Side(msgspec.Struct, frozen=True):
     """Of two ways that ranks took, where nothing shows which of them was wrong."""
 
     ranks: tuple[int, ...]
@@ -93,8 +87,7 @@ class Side:
     """What they called there, in words; empty where they made no call."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(msgspec.Struct, frozen=True):
     schema: int
     outcome: Outcome
     cause: str | None
@@ -109,7 +102,7 @@ class Verdict:
     world_size: int = 0
     started_at: float | None = None
     ended_at: float | None = None
-    exit_codes: dict[int, int | None] = field(default_factory=dict)
+    exit_codes: dict[int, int | None] = msgspec.field(default_factory=dict)
     evidence: str = "evidence"
     notes: tuple[str, ...] = ()
     """What a person may want to know beside the verdict: a slow rank of a good run, an earlier attempt."""
@@ -125,7 +118,7 @@ class Verdict:
     """Files that could not be used, each with the reason."""
     next: tuple[str, ...] = ()
     """Steps that would confirm the cause, where the evidence alone does not prove it; the most telling first."""
-    stages: dict[int, str] = field(default_factory=dict)
+    stages: dict[int, str] = msgspec.field(default_factory=dict)
     """Rank → its stage, in the same words as a culprit's."""
     facts: tuple[dict[str, Any], ...] = ()
     """`because` as values: `kind` and the fields of the fact."""

@@ -3,25 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
+
+import msgspec
+from msgspec.structs import replace
 
 from rankscope.diagnosis import views
 from rankscope.diagnosis.rank_wait import LEAVING, Wait, failed_in, find_wait, stopped, waits_unseen
-from rankscope.diagnosis.timeline import COVERING, POINT_TO_POINT, SET_UP, Event, Message, Timeline, build_timeline
+from rankscope.diagnosis.timeline import (
+    COVERING,
+    NO_EVENTS,
+    POINT_TO_POINT,
+    SET_UP,
+    Event,
+    Events,
+    Known,
+    Message,
+    Timeline,
+    build_timeline,
+)
 from rankscope.evidence.model import Evidence, RankEvidence
 
 _T = TypeVar("_T")
 Kind = Literal["ended", "waiting", "elsewhere", "unknown"]
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(msgspec.Struct, frozen=True):
     rank: int
     kind: Kind
     seen: RankEvidence | None
     timeline: Timeline | None
     wait: Wait | None = None
+
+    def of(self, group: str) -> Events:
+        """Its collectives of the group, as far as they are known."""
+        return NO_EVENTS if self.timeline is None else self.timeline.of(group)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +93,8 @@ class WaitGraph:
 
 def build_graph(evidence: Evidence, failed: Collection[int] = ()) -> WaitGraph:
     """`failed` are ranks that ended only because a collective failed: they had been waiting."""
-    states = {seen.rank: _state(seen, evidence, seen.rank in failed) for seen in evidence.ranks}
+    known = Known()
+    states = {seen.rank: _state(seen, evidence, seen.rank in failed, known) for seen in evidence.ranks}
     declared = max((seen.progress.declared_world for seen in evidence.ranks if seen.progress is not None), default=0)
     for rank in range(max(evidence.world_size, declared)):
         states.setdefault(rank, State(rank=rank, kind="unknown", seen=None, timeline=None))
@@ -221,8 +239,8 @@ def _targets_of(event: Event, state: State, states: dict[int, State]) -> frozens
     return _targets(state, wait, states, members_of(event.group, states)) - {state.rank}
 
 
-def _state(seen: RankEvidence, evidence: Evidence, failed: bool) -> State:
-    timeline = build_timeline(seen)
+def _state(seen: RankEvidence, evidence: Evidence, failed: bool, known: Known) -> State:
+    timeline = build_timeline(seen, known)
     if seen.exit is not None:
         waited = failed_in(seen, timeline) if failed else None
         return State(seen.rank, "ended" if waited is None else "waiting", seen, timeline, waited)

@@ -8,8 +8,10 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
 
 from rankscope.errors import EvidenceError
 from rankscope.evidence import flight, gpus, kernel, pages, procfs, sources, stacks, tracebacks
@@ -43,8 +45,7 @@ _SPIN_SHARE = 0.3
 _LOADER_WORKER_FILE = "/torch/utils/data/_utils/worker.py"
 
 
-@dataclass(frozen=True, slots=True)
-class KnownRank:
+class KnownRank(msgspec.Struct, frozen=True):
     """A rank as its launcher knows it."""
 
     rank: int
@@ -57,13 +58,12 @@ class KnownRank:
     still_for_s: float | None = None
     page: Path | None = None
     """Where it is known; otherwise it is looked for by the process."""
-    environment: dict[str, str] = field(default_factory=dict)
+    environment: dict[str, str] = msgspec.field(default_factory=dict)
     """Where it was read before: a process that has ended tells nothing."""
     memory: tuple[MemoryMark, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class JobFacts:
+class JobFacts(msgspec.Struct, frozen=True):
     host: str
     world_size: int
     started_at: float
@@ -71,24 +71,23 @@ class JobFacts:
     pages: Path | None
     """Folder of the probe's pages; None without the probe."""
     command: tuple[str, ...] = ()
-    versions: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, str] = msgspec.field(default_factory=dict)
     stall_after_s: float | None = None
     oom_kills_before: int | None = None
     comm_logs: Path | None = None
     """Where NCCL writes a file per process, if it was told to."""
 
 
-@dataclass(slots=True)
-class _Look:
+class _Look(msgspec.Struct):
     """One rank while the evidence is being taken."""
 
     known: KnownRank
     pid: int
     page: Path | None
-    stacks: list[StackSample] = field(default_factory=list)
-    processes: list[ProcessSample] = field(default_factory=list)
-    children: dict[int, ChildProcess] = field(default_factory=dict)
-    missing: dict[str, str] = field(default_factory=dict)
+    stacks: list[StackSample] = msgspec.field(default_factory=list)
+    processes: list[ProcessSample] = msgspec.field(default_factory=list)
+    children: dict[int, ChildProcess] = msgspec.field(default_factory=dict)
+    missing: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 def collect(

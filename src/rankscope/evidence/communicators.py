@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class CommMember:
+class CommMember(msgspec.Struct, frozen=True, gc=False):
     """A rank of a communicator."""
 
     rank: int
@@ -18,29 +17,26 @@ class CommMember:
     state: str = "running"
     """`running`, `init`, `finalize`, `abort`; `unresponsive` or `dead`: its process does not answer; `left`: the
     process answers, and is no longer in the communicator."""
-    launched: dict[str, int] = field(default_factory=dict)
+    launched: dict[str, int] = msgspec.field(default_factory=dict)
     """Operation, as NCCL names it → how many of them the rank has launched so far. Send and receive are not counted."""
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Communicator:
+class Communicator(msgspec.Struct, frozen=True, gc=False):
     id: str
     size: int
     members: tuple[CommMember, ...] = ()
     """Those of which something is known. NCCL's text names only ranks that differ from most others."""
 
 
-@dataclass(frozen=True, slots=True)
-class LostProcess:
+class LostProcess(msgspec.Struct, frozen=True, gc=False):
     pid: int
     host: str
     dead: bool
     """Given up by NCCL; otherwise it has only not answered this time."""
 
 
-@dataclass(frozen=True, slots=True)
-class RasLook:
+class RasLook(msgspec.Struct, frozen=True, gc=False):
     """One answer."""
 
     at: float

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+import msgspec
 
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _SIZE = r"([\d.]+) (bytes|[KMGT]iB)"
@@ -15,8 +16,7 @@ _ALLOCATED = re.compile(rf"{_SIZE} is allocated by PyTorch")
 _IDLE = re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated")
 
 
-@dataclass(frozen=True, slots=True)
-class ToldMemory:
+class ToldMemory(msgspec.Struct, frozen=True):
     """Bytes; 0 where the message does not say."""
 
     device: int

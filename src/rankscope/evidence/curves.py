@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from rankscope.errors import EvidenceError
 from rankscope.evidence.regular import open_regular
@@ -14,8 +15,7 @@ _MOST_BYTES = 64 << 20
 _LONGEST_NAME = 60
 
 
-@dataclass(frozen=True, slots=True)
-class Curve:
+class Curve(msgspec.Struct, frozen=True):
     name: str
     points: tuple[tuple[int, float | None], ...]
     """Step → value; None where it was not finite."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 _WORKS = 0.002
 """Of arithmetic units or of memory bandwidth. A job that trained showed 0.12 and 0.019."""
@@ -18,8 +18,7 @@ _POWER_STANDS = 0.25
 _MEMORY_WORKS = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceWork:
+class DeviceWork(msgspec.Struct, frozen=True, gc=False):
     """Shares from 0 to 1 over the time of the sample; None where the device does not tell. All processes together."""
 
     sm: float | None

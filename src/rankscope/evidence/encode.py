@@ -8,7 +8,7 @@ from rankscope.evidence.unfolding import Unfolding
 
 
 def to_json(value: object) -> bytes:
-    """UTF-8 JSON of dataclasses, tuples and dicts. Text that UTF-8 cannot say is written as `\\udc80`."""
+    """UTF-8 JSON of structs, dataclasses, tuples and dicts. Text that UTF-8 cannot say is written as `\\udc80`."""
     try:
         return msgspec.json.encode(value, enc_hook=_plain)
     except UnicodeEncodeError:

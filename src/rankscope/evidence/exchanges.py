@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import struct
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from rankscope.errors import EvidenceError
 from rankscope.probe import page as layout
@@ -16,8 +17,7 @@ _TORN = 16
 _BYTES = layout.EXCHANGE_SLOTS * _SLOT_BYTES
 
 
-@dataclass(frozen=True, slots=True)
-class Exchange:
+class Exchange(msgspec.Struct, frozen=True):
     key: int
     """Of the process group, the same on all its members."""
     name: int

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import struct
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from rankscope.errors import EvidenceError
 from rankscope.probe import page as layout
@@ -17,8 +18,7 @@ FINE = layout.FINE_SLOTS - _TORN
 COARSE = layout.COARSE_SLOTS - _TORN
 
 
-@dataclass(frozen=True, slots=True)
-class Fingerprint:
+class Fingerprint(msgspec.Struct, frozen=True):
     """Of one process group on one rank."""
 
     calls: int

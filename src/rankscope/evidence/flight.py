@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -33,8 +32,7 @@ _OF_A_RECORDER = frozenset({"version", "pg_config", "pg_status"})
 """What a dump has in any case."""
 
 
-@dataclass(frozen=True, slots=True)
-class FlightRecord:
+class FlightRecord(msgspec.Struct, frozen=True):
     collectives: tuple[Collective, ...]
     """Oldest first."""
     last_enqueued: dict[str, int]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from rankscope.errors import EvidenceError
 from rankscope.evidence import procfs
@@ -17,16 +18,14 @@ from rankscope.evidence.pages import read_page
 _NEWEST_CALLS = 64
 
 
-@dataclass(frozen=True, slots=True)
-class WatchedRank:
+class WatchedRank(msgspec.Struct, frozen=True):
     rank: int
     pid: int
     page: Path | None = None
     """None: not known yet, or there is none."""
 
 
-@dataclass(frozen=True, slots=True)
-class RankGlance:
+class RankGlance(msgspec.Struct, frozen=True):
     rank: int
     pid: int
     at: float

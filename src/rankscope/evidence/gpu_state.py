@@ -6,9 +6,9 @@ import os
 import pwd
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import msgspec
 import pynvml
 
 from rankscope.evidence.gpus import READ_LIMIT_S, no_gpus
@@ -21,8 +21,7 @@ T = TypeVar("T")
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)")
 
 
-@dataclass(frozen=True, slots=True)
-class GpuProcess:
+class GpuProcess(msgspec.Struct, frozen=True):
     pid: int
     memory_bytes: int | None
     command: str | None
@@ -32,8 +31,7 @@ class GpuProcess:
     """Why this is a remnant of an earlier job, where it is one."""
 
 
-@dataclass(frozen=True, slots=True)
-class GpuState:
+class GpuState(msgspec.Struct, frozen=True):
     index: int
     name: str
     uuid: str

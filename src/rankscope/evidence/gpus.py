@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import msgspec
 import pynvml
 
 from rankscope.evidence.model import Gpu
@@ -37,8 +37,7 @@ def no_gpus(error: Exception) -> str:
     return f"the NVIDIA driver does not answer: {error}"
 
 
-@dataclass(frozen=True, slots=True)
-class DriverVersions:
+class DriverVersions(msgspec.Struct, frozen=True):
     driver: str
     cuda: tuple[int, int]
     """The newest CUDA that the driver serves."""

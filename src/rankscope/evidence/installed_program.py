@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from rankscope.evidence.model import Frame, RankEvidence
 from rankscope.whose_code import is_user_file, program_in_stack
@@ -58,10 +60,8 @@ def _marked(value: T, program: tuple[str, ...]) -> T:
             changed = replace(value, user=True)
     elif isinstance(value, tuple):
         changed = tuple(_marked(each, program) for each in value)
-    elif is_dataclass(value) and not isinstance(value, type):
-        old = {each.name: getattr(value, each.name) for each in fields(value)}
-        new = {
-            name: _marked(each, program) for name, each in old.items() if isinstance(each, tuple) or is_dataclass(each)
-        }
+    elif isinstance(value, Struct):
+        old = asdict(value)
+        new = {name: _marked(each, program) for name, each in old.items() if isinstance(each, tuple | Struct)}
         changed = replace(value, **new) if any(new[name] != old[name] for name in new) else value
     return changed  # type: ignore[no-any-return]

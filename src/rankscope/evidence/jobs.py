@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from rankscope.evidence import launchers, procfs
 from rankscope.evidence.time_limit import call_within
@@ -22,18 +23,16 @@ _READ_LIMIT_S = 1.0
 _SPAWNED = ("--multiprocessing-fork", "multiprocessing.spawn", "multiprocessing.forkserver")
 
 
-@dataclass(frozen=True, slots=True)
-class FoundRank:
+class FoundRank(msgspec.Struct, frozen=True):
     pid: int
     rank: int
     local_rank: int
     started_at: float
-    environment: dict[str, str] = field(default_factory=dict)
+    environment: dict[str, str] = msgspec.field(default_factory=dict)
     """Only what tells about the job; never shown or saved."""
 
 
-@dataclass(frozen=True, slots=True)
-class FoundJob:
+class FoundJob(msgspec.Struct, frozen=True):
     ranks: tuple[FoundRank, ...]
     world_size: int
     command: str
@@ -78,8 +77,7 @@ def with_told_ranks(job: FoundJob) -> FoundJob:
     return FoundJob(tuple(ranks), max(job.world_size, ranks[-1].rank + 1), job.command, job.launcher)
 
 
-@dataclass(frozen=True, slots=True)
-class _Process:
+class _Process(msgspec.Struct, frozen=True):
     pid: int
     ppid: int
     started_at: float

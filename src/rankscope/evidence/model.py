@@ -6,7 +6,7 @@ What could not be had is named in `missing`, with the reason, instead of being l
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import msgspec
 
 from rankscope.evidence.communicators import RasLook
 from rankscope.evidence.device_work import DeviceWork
@@ -14,8 +14,7 @@ from rankscope.evidence.device_work import DeviceWork
 SCHEMA = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(msgspec.Struct, frozen=True, gc=False):
     function: str
     file: str
     line: int
@@ -24,8 +23,7 @@ class Frame:
     native: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Thread:
+class Thread(msgspec.Struct, frozen=True, gc=False):
     tid: int
     name: str
     main: bool
@@ -34,16 +32,14 @@ class Thread:
     active: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class StackSample:
+class StackSample(msgspec.Struct, frozen=True, gc=False):
     at: float
     threads: tuple[Thread, ...]
     source: str
     """`py-spy`, `py-spy-native` or `faulthandler`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Syscall:
+class Syscall(msgspec.Struct, frozen=True, gc=False):
     """The system call the main thread stands in."""
 
     name: str
@@ -52,8 +48,7 @@ class Syscall:
     """What the descriptor is: a path, `pipe`, or `tcp 127.0.0.1:5000 -> 127.0.0.1:9000`."""
 
 
-@dataclass(frozen=True, slots=True)
-class FileLock:
+class FileLock(msgspec.Struct, frozen=True, gc=False):
     path: str
     kind: str
     """`flock` or `posix`."""
@@ -61,8 +56,7 @@ class FileLock:
     """The pid that holds the lock this process waits for; None where the kernel does not tell."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessSample:
+class ProcessSample(msgspec.Struct, frozen=True, gc=False):
     """One look at `/proc/PID`."""
 
     at: float
@@ -92,8 +86,7 @@ class ProcessSample:
     """Carried by living TCP connections so far, in both directions, descendants included; None where unknown."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChildProcess:
+class ChildProcess(msgspec.Struct, frozen=True, gc=False):
     pid: int
     ppid: int
     kind: str
@@ -101,11 +94,10 @@ class ChildProcess:
     command: str
     processes: tuple[ProcessSample, ...] = ()
     stacks: tuple[StackSample, ...] = ()
-    missing: dict[str, str] = field(default_factory=dict)
+    missing: dict[str, str] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(msgspec.Struct, frozen=True, gc=False):
     """A call that the probe saw enter torch.distributed: collective, send, receive, wait, set-up."""
 
     index: int
@@ -141,8 +133,7 @@ class Call:
     """The same that it expects from each."""
 
 
-@dataclass(frozen=True, slots=True)
-class Collective:
+class Collective(msgspec.Struct, frozen=True, gc=False):
     """An entry of torch's flight recorder."""
 
     record_id: int
@@ -168,15 +159,13 @@ class Collective:
     frames: tuple[Frame, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(msgspec.Struct, frozen=True, gc=False):
     name: str
     description: str
     ranks: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Loader:
+class Loader(msgspec.Struct, frozen=True, gc=False):
     """The data loader that a rank iterated last."""
 
     number: int
@@ -192,8 +181,7 @@ class Loader:
     """Batches that it has in all; -1 where it does not know."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoaderRun:
+class LoaderRun(msgspec.Struct, frozen=True, gc=False):
     """An earlier pass over a data loader, which is over."""
 
     number: int
@@ -202,8 +190,7 @@ class LoaderRun:
     site: tuple[Frame, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class NonFinite:
+class NonFinite(msgspec.Struct, frozen=True, gc=False):
     """A value of the rank that was not finite, where it mattered: at a loss that trained, or in a parameter."""
 
     kind: str
@@ -223,8 +210,7 @@ class NonFinite:
     site: tuple[Frame, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Phases:
+class Phases(msgspec.Struct, frozen=True, gc=False):
     """Where a rank's time went since its second optimizer step; what is left over is other code."""
 
     since: float
@@ -238,8 +224,7 @@ class Phases:
     saving_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Checksum:
+class Checksum(msgspec.Struct, frozen=True, gc=False):
     """Of a parameter that all ranks of a group must hold alike."""
 
     step: int
@@ -249,8 +234,7 @@ class Checksum:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
+class Stage(msgspec.Struct, frozen=True, gc=False):
     """A named part of the program's work that the rank has begun: a constructor, the first batch, a checkpoint."""
 
     index: int
@@ -280,8 +264,7 @@ class Stage:
     site: tuple[Frame, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class HeldTensors:
+class HeldTensors(msgspec.Struct, frozen=True, gc=False):
     """Tensors of one shape and type that a program still held."""
 
     count: int
@@ -290,8 +273,7 @@ class HeldTensors:
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class HeldMemory:
+class HeldMemory(msgspec.Struct, frozen=True, gc=False):
     """What a rank held on its GPU when its memory ran out, as the rank itself saw it."""
 
     allocated: int
@@ -304,8 +286,7 @@ class HeldMemory:
     """File, line and bytes of the user's lines that allocated most, where torch's history was switched on."""
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(msgspec.Struct, frozen=True, gc=False):
     """What the rank itself wrote down on its shared page; readable after its death."""
 
     stage: str
@@ -349,8 +330,7 @@ class Progress:
     """Once an exception for want of GPU memory has ended the program."""
 
 
-@dataclass(frozen=True, slots=True)
-class EarlierException:
+class EarlierException(msgspec.Struct, frozen=True, gc=False):
     """One of the exceptions that led to another."""
 
     type: str
@@ -361,8 +341,7 @@ class EarlierException:
     `suppressed` (the same, but with `from None`), `group` (the next is a group of which this is the first member)."""
 
 
-@dataclass(frozen=True, slots=True)
-class NamedPath:
+class NamedPath(msgspec.Struct, frozen=True, gc=False):
     """A file or folder that an exception names, as it was when the evidence was taken."""
 
     path: str
@@ -370,8 +349,7 @@ class NamedPath:
     changed_at: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RaisedException:
+class RaisedException(msgspec.Struct, frozen=True, gc=False):
     type: str
     message: str
     at: float | None
@@ -385,8 +363,7 @@ class RaisedException:
     paths: tuple[NamedPath, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class LogLine:
+class LogLine(msgspec.Struct, frozen=True, gc=False):
     """A line of a log that may tell something."""
 
     text: str
@@ -398,8 +375,7 @@ class LogLine:
     """How many lines of the same wording there were."""
 
 
-@dataclass(frozen=True, slots=True)
-class Log:
+class Log(msgspec.Struct, frozen=True, gc=False):
     """What one rank wrote, or the lines of no known rank, as far as they matter."""
 
     files: tuple[str, ...]
@@ -418,8 +394,7 @@ class Log:
     """When the newest of the files was written last; None where it came through a pipe."""
 
 
-@dataclass(frozen=True, slots=True)
-class Exit:
+class Exit(msgspec.Struct, frozen=True, gc=False):
     code: int
     """As Python's subprocess says it: negative for a signal."""
     at: float
@@ -427,16 +402,14 @@ class Exit:
     """The launcher had sent a signal to it before it ended."""
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryMark:
+class MemoryMark(msgspec.Struct, frozen=True, gc=False):
     """Resident bytes of a rank's own process at one moment."""
 
     at: float
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class RankEvidence:
+class RankEvidence(msgspec.Struct, frozen=True, gc=False):
     rank: int
     local_rank: int
     host: str
@@ -448,9 +421,9 @@ class RankEvidence:
     processes: tuple[ProcessSample, ...] = ()
     children: tuple[ChildProcess, ...] = ()
     collectives: tuple[Collective, ...] = ()
-    last_enqueued: dict[str, int] = field(default_factory=dict)
+    last_enqueued: dict[str, int] = msgspec.field(default_factory=dict)
     """Group name → the newest collective of the group that this rank has entered, as torch counts."""
-    last_completed: dict[str, int] = field(default_factory=dict)
+    last_completed: dict[str, int] = msgspec.field(default_factory=dict)
     exceptions: tuple[RaisedException, ...] = ()
     groups: tuple[Group, ...] = ()
     """Process groups as torch's recorder names their members, where it does."""
@@ -460,7 +433,7 @@ class RankEvidence:
     """The Python stack at a fatal signal."""
     output_tail: tuple[str, ...] = ()
     error_tail: tuple[str, ...] = ()
-    environment: dict[str, str] = field(default_factory=dict)
+    environment: dict[str, str] = msgspec.field(default_factory=dict)
     still_for_s: float | None = None
     """Seconds without any sign of life (processor time, I/O, moving stack, progress) up to the collection."""
     earlier_stacks: tuple[StackSample, ...] = ()
@@ -468,11 +441,10 @@ class RankEvidence:
     """From the looks before this one, since the rank made progress last; of stacks the main thread alone."""
     memory: tuple[MemoryMark, ...] = ()
     """From its start to the last glance at it, evenly thinned out: known of ranks that the launcher watches."""
-    missing: dict[str, str] = field(default_factory=dict)
+    missing: dict[str, str] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Gpu:
+class Gpu(msgspec.Struct, frozen=True, gc=False):
     index: int
     name: str
     utilization_percent: int | None
@@ -484,8 +456,7 @@ class Gpu:
     """What it did while the evidence was taken; None where nobody asked, or the driver does not tell."""
 
 
-@dataclass(frozen=True, slots=True)
-class HostEvidence:
+class HostEvidence(msgspec.Struct, frozen=True, gc=False):
     host: str
     gpus: tuple[Gpu, ...] = ()
     kernel_log: tuple[str, ...] = ()
@@ -496,11 +467,10 @@ class HostEvidence:
     memory_available_bytes: int | None = None
     ras: tuple[RasLook, ...] = ()
     """What NCCL itself told of the job, at the beginning and at the end of the look."""
-    missing: dict[str, str] = field(default_factory=dict)
+    missing: dict[str, str] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class NodeEvidence:
+class NodeEvidence(msgspec.Struct, frozen=True, gc=False):
     """A machine of a job that runs on several, as the node that diagnoses saw it."""
 
     host: str
@@ -520,8 +490,7 @@ class NodeEvidence:
     """By which the others reach it; empty where that was not kept."""
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(msgspec.Struct, frozen=True, gc=False):
     """The text of a function in which the user's code stood, for reading branches and loops."""
 
     file: str
@@ -529,8 +498,7 @@ class Source:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(msgspec.Struct, frozen=True, gc=False):
     schema: int
     collected_at: float
     started_at: float
@@ -549,8 +517,8 @@ class Evidence:
     """Stillness after which a wait that is not proven endless is called a likely hang; None: never."""
     attempt: int = 0
     command: tuple[str, ...] = ()
-    versions: dict[str, str] = field(default_factory=dict)
-    missing: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, str] = msgspec.field(default_factory=dict)
+    missing: dict[str, str] = msgspec.field(default_factory=dict)
     log: Log | None = None
     """Lines of logs that belong to no known rank: the launcher's, the kernel's."""
     refused: tuple[str, ...] = ()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from rankscope.evidence.model import NamedPath, RaisedException
 from rankscope.evidence.time_limit import call_within

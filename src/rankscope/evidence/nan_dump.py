@@ -12,10 +12,11 @@ import pickle
 import struct
 import zipfile
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
+
+from msgspec.structs import replace
 
 from rankscope.errors import EvidenceError
 from rankscope.evidence.flight import MOST_RANKS

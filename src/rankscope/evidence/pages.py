@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import socket
 import struct
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
 
 from rankscope.errors import EvidenceError
 from rankscope.evidence.exchanges import exchanges_of
@@ -32,8 +34,7 @@ from rankscope.probe.listener import RECORD
 _MAX_LISTENER_BYTES = 8 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class PageContent:
+class PageContent(msgspec.Struct, frozen=True):
     pid: int
     rank: int
     """-1 where the process is no rank."""
@@ -46,8 +47,7 @@ class PageContent:
     """Where the program keeps its own record of the run: kind, place, run. Never saved: they may hold secrets."""
 
 
-@dataclass(frozen=True, slots=True)
-class Heartbeat:
+class Heartbeat(msgspec.Struct, frozen=True):
     """The few numbers that tell whether a rank goes on; cheap enough to read several times a second."""
 
     changed_at: float

@@ -6,9 +6,10 @@ import os
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
+
+import msgspec
 
 from rankscope.evidence.descriptors import (
     current_syscall,
@@ -37,8 +38,7 @@ _VARIABLE_PREFIXES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Pulse:
+class Pulse(msgspec.Struct, frozen=True):
     """Signs of life of a process and all its living descendants."""
 
     state: str
@@ -50,8 +50,7 @@ class Pulse:
     """Carried by TCP connections so far; None where it was not asked, or could not be told."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Stat:
+class _Stat(msgspec.Struct, frozen=True):
     state: str
     ppid: int
     cpu_ticks: int

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field, replace
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from rankscope.errors import EvidenceError
 from rankscope.evidence.communicators import CommMember, Communicator, LostProcess, RasLook
@@ -113,14 +115,13 @@ def _failed(code: object) -> bool:
     return isinstance(code, int) and code not in (_SUCCESS, _IN_PROGRESS)
 
 
-@dataclass(slots=True)
-class _Draft:
+class _Draft(msgspec.Struct):
     """A communicator while its lines are read."""
 
     id: str
     size: int
-    members: dict[int, CommMember] = field(default_factory=dict)
-    groups: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    members: dict[int, CommMember] = msgspec.field(default_factory=dict)
+    groups: dict[str, list[tuple[int, int]]] = msgspec.field(default_factory=dict)
     """Operation → (how many ranks, their count), for groups whose members the text may not name."""
 
     def put(self, rank: int, match: re.Match[str] | None, **changes: Any) -> None:

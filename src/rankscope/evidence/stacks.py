@@ -11,11 +11,11 @@ import sys
 import sysconfig
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from rankscope.evidence.model import Frame, StackSample, Thread
 from rankscope.whose_code import absolute, is_user_file

@@ -7,7 +7,9 @@ after. Here the k-th "DDP ready" of every rank has the same number, given when t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from rankscope.evidence.model import Stage
 
@@ -17,16 +19,15 @@ _MOST_KEPT = 5000
 _Key = tuple[str, str, str, int]
 
 
-@dataclass(slots=True)
-class SharedNumbers:
+class SharedNumbers(msgspec.Struct):
     """The numbers given so far, to ranks of one attempt."""
 
     ranks: int
     last: int = 0
-    _given: dict[_Key, int] = field(default_factory=dict)
-    _waiting: dict[_Key, int] = field(default_factory=dict)
+    _given: dict[_Key, int] = msgspec.field(default_factory=dict)
+    _waiting: dict[_Key, int] = msgspec.field(default_factory=dict)
     """Ranks that have not passed it yet."""
-    _times: dict[int, dict[tuple[str, str, str], int]] = field(default_factory=dict)
+    _times: dict[int, dict[tuple[str, str, str], int]] = msgspec.field(default_factory=dict)
     """How often each rank has passed each stage."""
 
     def number(self, rank: int, stage: Stage) -> int:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
+
+import msgspec
 
 from rankscope.errors import EvidenceError
 from rankscope.evidence.model import Progress, Stage
@@ -66,8 +67,7 @@ def variables_told(stages: Sequence[Stage]) -> dict[str, str]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class NewStages:
+class NewStages(msgspec.Struct, frozen=True):
     """What changed on a page since the last look."""
 
     begun: tuple[Stage, ...]

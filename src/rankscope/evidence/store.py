@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from rankscope.errors import EvidenceError
 from rankscope.evidence.encode import to_json
@@ -20,8 +20,7 @@ FILE_NAME = "evidence.json"
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-@dataclass(frozen=True, slots=True)
-class _Header:
+class _Header(msgspec.Struct, frozen=True):
     schema: int
 
 
@@ -89,11 +88,11 @@ def _find(path: Path) -> Path:
 def _pieces(evidence: Evidence) -> Iterator[bytes]:
     """Its JSON, rank by rank: of thousands of ranks it is a hundred megabytes, and this process need not hold them."""
     before = b"{"
-    for field in fields(evidence):
-        yield before + to_json(field.name) + b":"
+    for name in evidence.__struct_fields__:
+        yield before + to_json(name) + b":"
         before = b","
-        if field.name != "ranks":
-            yield to_json(getattr(evidence, field.name))
+        if name != "ranks":
+            yield to_json(getattr(evidence, name))
             continue
         yield b"["
         for place, rank in enumerate(evidence.ranks):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from rankscope.evidence.model import EarlierException, Frame, RaisedException
 from rankscope.mask import mask_text
@@ -37,8 +39,7 @@ _NEW_SUBJECT = re.compile(
 )
 
 
-@dataclass
-class _Open:
+class _Open(msgspec.Struct):
     """A traceback that is being read."""
 
     prefix: str
@@ -46,9 +47,9 @@ class _Open:
     ignored: bool
     thread: str
     group: bool = False
-    frames: list[Frame] = field(default_factory=list)
+    frames: list[Frame] = msgspec.field(default_factory=list)
     type: str | None = None
-    message: list[str] = field(default_factory=list)
+    message: list[str] = msgspec.field(default_factory=list)
     message_follows: bool = False
     """The line of the type ends with a colon: the message begins below, perhaps after an empty line."""
     foreign: int = 0

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import threading
 from array import array
-from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import fields
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
 from itertools import repeat
 from math import isnan
-from typing import Any, Generic, Protocol, TypeVar, overload
+from typing import Any, Generic, Protocol, TypeVar, cast, overload
 
 from rankscope.evidence.model import Call, Collective
 
@@ -21,9 +20,8 @@ E = TypeVar("E", bound=Call | Collective)
 OWN_OF_CALL = ("thread", "entered_at", "left_at")
 OWN_OF_COLLECTIVE = ("thread", "record_id", "created_at", "completed_at", "started_at")
 """What differs from rank to rank where they do the same."""
-_MAY_BE_NONE = frozenset({"left_at", "completed_at", "started_at"})
-_KEPT = 1 << 14
-"""Entries of ranks looked at last, some four megabytes: a rule that asks one rank twice does not pay twice."""
+_KEPT = 1 << 12
+"""Entries of ranks looked at last, a megabyte: a rule that asks one rank twice does not pay twice."""
 _NONE = float("nan")
 """Stands for None in a column of times: JSON, from which they come, has no such number."""
 
@@ -42,13 +40,12 @@ class Common(Generic[E]):
     __slots__ = ("columns", "length", "own", "type")
 
     def __init__(self, entries: Sequence[E], type_: type[E]) -> None:
+        names = type_.__struct_fields__
         self.type = type_
         self.length: int = len(entries)
-        self.own = OWN_OF_CALL if type_ is Call else OWN_OF_COLLECTIVE
-        names = [field.name for field in fields(type_)]
-        self.columns = [
-            (getattr(type_, name).__set__, name, tuple(getattr(entry, name) for entry in entries)) for name in names
-        ]
+        self.own = tuple(names.index(name) for name in (OWN_OF_CALL if type_ is Call else OWN_OF_COLLECTIVE))
+        """Which of the columns are of each rank's own."""
+        self.columns: list[Column] = [tuple(getattr(entry, name) for entry in entries) for name in names]
 
 
 class Unfolding(Sequence[E]):
@@ -57,7 +54,7 @@ class Unfolding(Sequence[E]):
     __slots__ = ("__weakref__", "_common", "_own")
 
     def __init__(self, common: Common[E], own: Sequence[Column]) -> None:
-        """`own`: the columns of `common.own`, each as long as the sequence."""
+        """`own`: the rank's own columns, in the order of OWN_OF_CALL or OWN_OF_COLLECTIVE, as long as the sequence."""
         self._common = common
         self._own = own
 
@@ -69,24 +66,22 @@ class Unfolding(Sequence[E]):
         return self._some(range(self._common.length))
 
     def _some(self, places: range) -> tuple[E, ...]:
-        # Field by field and not entry by entry: so it is done in C. Set as the class itself sets what is frozen.
-        common = self._common
-        entries = list(map(object.__new__, repeat(common.type, len(places))))
-        own = dict(zip(common.own, self._own, strict=True))
-        whole = places == range(common.length)
-        for set_field, name, shared in common.columns:
-            column = own.get(name, shared)
-            values: Iterable[Any] = column if whole else [column[at] for at in places]
-            if name in _MAY_BE_NONE and isinstance(column, array):
-                values = [None if isnan(value) else value for value in values]
-            deque(map(set_field, entries, values), maxlen=0)
-        return tuple(entries)
+        # Field by field and not entry by entry: so it is done in C.
+        columns = self._common.columns.copy()
+        for place, column in zip(self._common.own, self._own, strict=True):
+            columns[place] = column
+        if places != range(self._common.length):
+            columns = [tuple([column[at] for at in places]) for column in columns]
+        return tuple(map(self._common.type, *columns))
 
     def __len__(self) -> int:
         return self._common.length
 
     def __iter__(self) -> Iterator[E]:
         return iter(self.entries())
+
+    def __reversed__(self) -> Iterator[E]:
+        return reversed(self.entries())
 
     @overload
     def __getitem__(self, at: int) -> E: ...
@@ -150,7 +145,9 @@ def times(values: list[float | None]) -> Column:
     """A column of times, as small as it can be."""
     if values.count(None) == len(values):
         return _Same(None, len(values))
-    return array("d", [_NONE if value is None else value for value in values])
+    if None in values:
+        return _Times(values)
+    return array("d", cast("list[float]", values))
 
 
 def numbers(values: list[int]) -> Column:
@@ -163,6 +160,25 @@ def numbers(values: list[int]) -> Column:
     if values == list(range(first, first + len(values))):
         return range(first, first + len(values))
     return array("q", values)
+
+
+class _Times:
+    """Times of which some are not there."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, values: list[float | None]) -> None:
+        self._values = array("d", [_NONE if value is None else value for value in values])
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __iter__(self) -> Iterator[float | None]:
+        return iter([None if isnan(value) else value for value in self._values])
+
+    def __getitem__(self, at: int, /) -> float | None:
+        value = self._values[at]
+        return None if isnan(value) else value
 
 
 class _Same:

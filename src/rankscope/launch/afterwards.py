@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from rankscope.diagnosis.facts import Fact
 from rankscope.diagnosis.facts.run import ProbeFailed, UnusedLosses

@@ -12,8 +12,9 @@ Pure: nothing here touches a process, a file or a clock. In words:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from rankscope.diagnosis.facts.run import (
     CameBack,

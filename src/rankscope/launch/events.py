@@ -3,8 +3,9 @@ other; who sees something hands over an event, and `supervisor` carries out the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from rankscope.diagnosis.facts import Fact
 from rankscope.diagnosis.facts.run import LauncherRaised
@@ -19,8 +20,7 @@ Trigger = Literal["failure", "interrupt", "end"]
 """Why evidence is taken."""
 
 
-@dataclass(frozen=True, slots=True)
-class End:
+class End(msgspec.Struct, frozen=True):
     """How a rank of this node stands."""
 
     rank: int
@@ -38,8 +38,7 @@ class End:
 # Events.
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
+class Started(msgspec.Struct, frozen=True):
     """The ranks of an attempt run, the first or a restarted one."""
 
     attempt: int
@@ -48,8 +47,7 @@ class Started:
     several_nodes: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Looked:
+class Looked(msgspec.Struct, frozen=True):
     """The watcher has looked closely: at a job that is still, at bad numbers, or because another node asked."""
 
     ruling: Ruling
@@ -64,34 +62,29 @@ class Looked:
     """Torch's watchdog has given a collective up: the job ends whatever is done about it."""
 
 
-@dataclass(frozen=True, slots=True)
-class WatchBroke:
+class WatchBroke(msgspec.Struct, frozen=True):
     """A fault of ours kept the watcher from looking this time."""
 
     error: str
 
 
-@dataclass(frozen=True, slots=True)
-class Recovered:
+class Recovered(msgspec.Struct, frozen=True):
     """The job that had been still goes on."""
 
     after_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Noted:
+class Noted(msgspec.Struct, frozen=True):
     """Something that a person may want to know beside the verdict."""
 
     fact: Fact
 
 
-@dataclass(frozen=True, slots=True)
-class StragglersSeen:
+class StragglersSeen(msgspec.Struct, frozen=True):
     said: Fact
 
 
-@dataclass(frozen=True, slots=True)
-class Ruled:
+class Ruled(msgspec.Struct, frozen=True):
     """The node that speaks for the job has decided for all."""
 
     verdict: Verdict
@@ -104,8 +97,7 @@ class Ruled:
     """It has the job's key; a word without may inform, and stops nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Signalled:
+class Signalled(msgspec.Struct, frozen=True):
     number: int
     at: float
     """By the monotonic clock."""
@@ -113,22 +105,19 @@ class Signalled:
     """How the ranks stood when it came."""
 
 
-@dataclass(frozen=True, slots=True)
-class CutShort:
+class CutShort(msgspec.Struct, frozen=True):
     """A signal that torch itself took: the ranks are stopped, and we hear of it only now."""
 
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class ElasticStops:
+class ElasticStops(msgspec.Struct, frozen=True):
     """Torch's agent is about to stop the ranks, for whatever reason; nothing has been stopped yet."""
 
     ends: tuple[End, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
+class Taken(msgspec.Struct, frozen=True):
     """Evidence that was asked for with `TakeEvidence`."""
 
     ruling: Ruling
@@ -137,42 +126,35 @@ class Taken:
     """Some rank of this node has not ended."""
 
 
-@dataclass(frozen=True, slots=True)
-class LookBroke:
+class LookBroke(msgspec.Struct, frozen=True):
     """Evidence that was asked for could not be taken, by a fault of ours or of the machine."""
 
     error: str
 
 
-@dataclass(frozen=True, slots=True)
-class SpeakerAsked:
+class SpeakerAsked(msgspec.Struct, frozen=True):
     """Not this node looks, but the one that speaks for all; its ruling will come."""
 
 
-@dataclass(frozen=True, slots=True)
-class NoRuling:
+class NoRuling(msgspec.Struct, frozen=True):
     """It did not come in time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
+class Kept(msgspec.Struct, frozen=True):
     """What one `Keep` asked for is on disk, as far as the disk lets us."""
 
 
-@dataclass(frozen=True, slots=True)
-class RanksStopped:
+class RanksStopped(msgspec.Struct, frozen=True):
     """Torch's agent has done what it was let do."""
 
 
-@dataclass(frozen=True, slots=True)
-class ElasticLate:
+class ElasticLate(msgspec.Struct, frozen=True):
     """The time given with `SeeToTheEnd` is over."""
 
     living: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Over:
+class Over(msgspec.Struct, frozen=True):
     """Torch's agent has come to its end, or was not waited for: no rank of this node runs any more."""
 
     ends: tuple[End, ...]
@@ -207,13 +189,11 @@ Event = (
 # Actions, carried out in the order in which they are given.
 
 
-@dataclass(frozen=True, slots=True)
-class Settle:
+class Settle(msgspec.Struct, frozen=True):
     """Give the other ranks a moment to show whether they fail too."""
 
 
-@dataclass(frozen=True, slots=True)
-class TakeEvidence:
+class TakeEvidence(msgspec.Struct, frozen=True):
     """Answered by `Taken`, `LookBroke` or `SpeakerAsked`."""
 
     trigger: Trigger
@@ -221,28 +201,24 @@ class TakeEvidence:
     """Without the other nodes."""
 
 
-@dataclass(frozen=True, slots=True)
-class AwaitRuling:
+class AwaitRuling(msgspec.Struct, frozen=True):
     """Answered by `NoRuling`, unless a ruling lets the ranks go before."""
 
 
-@dataclass(frozen=True, slots=True)
-class Keep:
+class Keep(msgspec.Struct, frozen=True):
     """Evidence and verdict go to the run's folder; answered by `Kept`."""
 
     verdict: Verdict
     evidence: Evidence
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
+class Write(msgspec.Struct, frozen=True):
     """The verdict of another node, whose evidence lies there."""
 
     verdict: Verdict
 
 
-@dataclass(frozen=True, slots=True)
-class TellNodes:
+class TellNodes(msgspec.Struct, frozen=True):
     """The other nodes get the verdict and what follows from it, where this node speaks for all."""
 
     verdict: Verdict
@@ -251,78 +227,65 @@ class TellNodes:
     signal: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Tell:
+class Tell(msgspec.Struct, frozen=True):
     line: Line
 
 
-@dataclass(frozen=True, slots=True)
-class StopRanks:
+class StopRanks(msgspec.Struct, frozen=True):
     """Torch's agent is asked to stop the ranks for good; it answers with `ElasticStops`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Restart:
+class Restart(msgspec.Struct, frozen=True):
     """Torch's agent is asked to stop the ranks and to start them again."""
 
 
-@dataclass(frozen=True, slots=True)
-class NoRestart:
+class NoRestart(msgspec.Struct, frozen=True):
     """Torch's agent, which is about to stop the ranks, is not to start them again."""
 
 
-@dataclass(frozen=True, slots=True)
-class LetGo:
+class LetGo(msgspec.Struct, frozen=True):
     """Torch's agent may stop the ranks now."""
 
     hurry: bool
     """They are stuck: nobody will clean up."""
 
 
-@dataclass(frozen=True, slots=True)
-class Interrupt:
+class Interrupt(msgspec.Struct, frozen=True):
     """Torch's agent learns of the signal."""
 
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class SeeToTheEnd:
+class SeeToTheEnd(msgspec.Struct, frozen=True):
     """Torch's agent waits for ever on a store that is frozen or cut off: `ElasticLate` comes after this time."""
 
     within_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class EndNow:
+class EndNow(msgspec.Struct, frozen=True):
     """Kill what is left of the job; answered by `Over`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Conclude:
+class Conclude(msgspec.Struct, frozen=True):
     """The last verdict: completed with what is known only now, and written."""
 
     verdict: Verdict
     notes: tuple[str | Fact, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Show:
+class Show(msgspec.Struct, frozen=True):
     """The report of it."""
 
 
-@dataclass(frozen=True, slots=True)
-class SayGoodbye:
+class SayGoodbye(msgspec.Struct, frozen=True):
     """To the other nodes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Exit:
+class Exit(msgspec.Struct, frozen=True):
     code: int
 
 
-@dataclass(frozen=True, slots=True)
-class ExitNow:
+class ExitNow(msgspec.Struct, frozen=True):
     """Without waiting for torch's agent."""
 
     code: int

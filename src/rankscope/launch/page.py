@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from rankscope.diagnosis.verdict import Verdict
 from rankscope.evidence.model import SCHEMA, Evidence

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from rankscope.diagnosis.facts import Fact
 from rankscope.diagnosis.verdict import Certainty, Verdict
@@ -19,8 +20,7 @@ another node, or holding it back until everything is kept. stopping: it may. clo
 once more. killed: we did not wait for it. over."""
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(msgspec.Struct, frozen=True):
     on_hang: OnHang = "auto"
     on_nan: OnBadNumbers = "report"
     on_corrupt: OnBadNumbers = "report"
@@ -30,8 +30,7 @@ class Policy:
     """Of what is said."""
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(msgspec.Struct, frozen=True):
     policy: Policy
     phase: Phase = "running"
     attempt: int = 0

@@ -7,9 +7,10 @@ import os
 import shutil
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NoReturn
+
+from msgspec.structs import replace
 
 from rankscope.errors import EvidenceError, UsageError
 from rankscope.evidence.nan_dump import is_nan_dump, read_nan_dump

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from rankscope.diagnosis.causes import CAUSES
 from rankscope.diagnosis.diagnose import diagnose

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from rankscope.diagnosis.source.rank_names import RankNames, Scopes
 
@@ -16,8 +17,7 @@ Kind = Literal[
 _LONGEST = 60
 
 
-@dataclass(frozen=True, slots=True)
-class Branch:
+class Branch(msgspec.Struct, frozen=True):
     line: int
     test: str
     """The condition as the source has it; of `case`, with the `match`; of `except`, what is caught."""
@@ -53,8 +53,7 @@ class Branch:
         }.get(self.kind, f"if {condition}: {self.kind}")
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(msgspec.Struct, frozen=True):
     """Where in a file one reads: what its names mean there."""
 
     known: RankNames

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+
+import msgspec
 
 from rankscope.diagnosis.source.branches import Branch, Place
 from rankscope.diagnosis.source.conditions import conditions, way_to_call
@@ -16,8 +17,7 @@ from rankscope.diagnosis.source.ways_past import case_branch, caught, swallowing
 _Loop = ast.For | ast.AsyncFor | ast.While
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
+class Surroundings(msgspec.Struct, frozen=True):
     function: str
     guards: tuple[Branch, ...]
     """Conditions the line depends on, innermost first."""

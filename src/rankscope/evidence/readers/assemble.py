@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from rankscope.evidence import sources
 from rankscope.evidence.installed_program import with_program
@@ -30,37 +32,35 @@ from rankscope.evidence.readers.run_folder import RunVerdict
 from rankscope.evidence.stacks import stack_of_fatal_error
 
 
-@dataclass(slots=True)
-class Found:
+class Found(msgspec.Struct):
     """What has been read from the paths so far."""
 
-    dump_names: list[str] = field(default_factory=list)
+    dump_names: list[str] = msgspec.field(default_factory=list)
     dumps: tuple[RankDump, ...] = ()
-    stacks: list[tuple[str, ProcessStacks]] = field(default_factory=list)
-    errors: list[tuple[str, RaisedException, int | None]] = field(default_factory=list)
-    logs: LogReader = field(default_factory=LogReader)
+    stacks: list[tuple[str, ProcessStacks]] = msgspec.field(default_factory=list)
+    errors: list[tuple[str, RaisedException, int | None]] = msgspec.field(default_factory=list)
+    logs: LogReader = msgspec.field(default_factory=LogReader)
     has_logs: bool = False
-    evidence: list[tuple[str, Evidence]] = field(default_factory=list)
-    refused: list[Refused] = field(default_factory=list)
+    evidence: list[tuple[str, Evidence]] = msgspec.field(default_factory=list)
+    refused: list[Refused] = msgspec.field(default_factory=list)
     newest: float = 0.0
-    notes: dict[str, str] = field(default_factory=dict)
+    notes: dict[str, str] = msgspec.field(default_factory=dict)
     verdict: RunVerdict | None = None
     """Of the run whose folder was given."""
 
 
-@dataclass(slots=True)
-class _Rank:
+class _Rank(msgspec.Struct):
     """One rank while its pieces are put together."""
 
     pid: int = 0
     host: str = ""
     dump: RankDump | None = None
-    stacks: list[StackSample] = field(default_factory=list)
-    exceptions: list[RaisedException] = field(default_factory=list)
+    stacks: list[StackSample] = msgspec.field(default_factory=list)
+    exceptions: list[RaisedException] = msgspec.field(default_factory=list)
     exit: Exit | None = None
     log: Log | None = None
     fatal: tuple[str, ...] = ()
-    missing: dict[str, str] = field(default_factory=dict)
+    missing: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 def assemble(found: Found) -> Evidence:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from rankscope.evidence.flight import (
     as_frame,
@@ -22,8 +23,7 @@ RETIRED = 4
 """Flag beside the number of the state."""
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
+class Kind(msgspec.Struct, frozen=True):
     """What a call is, apart from when it was made: two ranks that do the same thing share it."""
 
     group: str
@@ -39,8 +39,7 @@ class Kind:
     """Of the user's code only, innermost first; all where none is the user's."""
 
 
-@dataclass(frozen=True, slots=True)
-class Columns:
+class Columns(msgspec.Struct, frozen=True):
     """One rank's record, oldest call first; `kinds` are numbers of a table that is kept beside it."""
 
     skipped: int
@@ -95,16 +94,15 @@ class Columns:
         )
 
 
-@dataclass(slots=True)
-class KindTable:
+class KindTable(msgspec.Struct):
     """Gives every distinct kind of call a number."""
 
-    kinds: list[Kind] = field(default_factory=list)
-    _numbers: dict[Kind, int] = field(default_factory=dict)
-    _frames: dict[tuple[Any, Any, Any], Frame] = field(default_factory=dict)
-    _groups: dict[tuple[Any, ...], tuple[Group, ...]] = field(default_factory=dict)
-    _shared: dict[tuple[Group, ...], tuple[Group, ...]] = field(default_factory=dict)
-    followed: dict[int, tuple[Any, int]] = field(default_factory=dict)
+    kinds: list[Kind] = msgspec.field(default_factory=list)
+    _numbers: dict[Kind, int] = msgspec.field(default_factory=dict)
+    _frames: dict[tuple[Any, Any, Any], Frame] = msgspec.field(default_factory=dict)
+    _groups: dict[tuple[Any, ...], tuple[Group, ...]] = msgspec.field(default_factory=dict)
+    _shared: dict[tuple[Group, ...], tuple[Group, ...]] = msgspec.field(default_factory=dict)
+    followed: dict[int, tuple[Any, int]] = msgspec.field(default_factory=dict)
     """After a kind: the call that came next in the last dump, as it stands there, and its kind."""
     middles_needless: bool = True
     """Until a dump shows that it must be read in full."""

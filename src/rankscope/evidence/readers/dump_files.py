@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import multiprocessing
 import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import replace
 from functools import partial
+
+from msgspec.structs import replace
 
 from rankscope.errors import EvidenceError
 from rankscope.evidence.readers.columns import Columns, Kind, KindTable
@@ -83,6 +81,17 @@ def _answers(paths: Sequence[str], newest: int | None, meanwhile: Callable[[], N
     if workers < 2 or not large:
         yield _read_in_time(paths, read)
         return
+    yield from _read_side_by_side(paths, read, workers, meanwhile)
+
+
+def _read_side_by_side(
+    paths: Sequence[str], read: Callable[[Sequence[str]], _Answer], workers: int, meanwhile: Callable[[], None]
+) -> Iterator[_Answer]:
+    # Only a large job needs them: they bring logging, sockets and subprocesses.
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
+    from concurrent.futures.process import BrokenProcessPool
+
     tasks = [paths[at : at + _FILES_A_TASK] for at in range(0, len(paths), _FILES_A_TASK)]
     done = 0
     try:

@@ -7,7 +7,8 @@ import re
 from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from rankscope.evidence.model import Collective, Group
 from rankscope.evidence.readers.columns import RETIRED, STATES, Columns, Kind, KindTable
@@ -31,8 +32,7 @@ _TAIL = 8
 _FINISHED = bytes(number + RETIRED for number in range(len(STATES)))
 
 
-@dataclass(frozen=True, slots=True)
-class RankDump:
+class RankDump(msgspec.Struct, frozen=True):
     """One rank's dump, with the calls that matter."""
 
     rank: int
@@ -48,8 +48,7 @@ class RankDump:
     last_at: float
 
 
-@dataclass(frozen=True, slots=True)
-class RankDumps:
+class RankDumps(msgspec.Struct, frozen=True):
     dumps: tuple[RankDump, ...]
     refused: tuple[Refused, ...]
     enough: bool

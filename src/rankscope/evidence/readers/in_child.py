@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 import pickle
 import resource
@@ -12,8 +11,10 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from multiprocessing.connection import Connection
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
 
 T = TypeVar("T")
 _ONE_LIMIT = threading.RLock()
@@ -47,6 +48,8 @@ def within(seconds: float, function: Callable[[], T]) -> T:
 
 
 def _in_new_interpreter(seconds: float, function: Callable[[], T]) -> T:
+    import multiprocessing  # sockets, subprocesses and more, which a fork does not need
+
     spawn = multiprocessing.get_context("spawn")
     receive, send = spawn.Pipe(duplex=False)
     child = spawn.Process(target=_answer, args=(send, function), daemon=True)

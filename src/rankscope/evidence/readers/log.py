@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import BinaryIO
+
+import msgspec
+from msgspec.structs import replace
 
 from rankscope.evidence.model import Exit, Log, LogLine, RaisedException
 from rankscope.evidence.readers.log_ends import KernelLine, ends_in, kernel_line
@@ -45,23 +47,21 @@ _BLOCK = re.compile(rb"traceback \(most recent call last\)|fatal python error:")
 _DIGITS = re.compile(rb"0x[0-9a-f]+|\d+")
 
 
-@dataclass(slots=True)
-class _Writer:
+class _Writer(msgspec.Struct):
     """One rank of a log, or the lines of no rank, while it is read."""
 
     lines: int = 0
     first_at: float | None = None
     last_at: float | None = None
     last_order: int = -1
-    tail: deque[str] = field(default_factory=lambda: deque(maxlen=_TAIL))
-    notable: dict[bytes, LogLine] = field(default_factory=dict)
-    blocks: list[tuple[int, float | None, list[str]]] = field(default_factory=list)
+    tail: deque[str] = msgspec.field(default_factory=lambda: deque(maxlen=_TAIL))
+    notable: dict[bytes, LogLine] = msgspec.field(default_factory=dict)
+    blocks: list[tuple[int, float | None, list[str]]] = msgspec.field(default_factory=list)
     """Where among the rank's own lines a traceback began, when, and its lines."""
-    files: set[str] = field(default_factory=set)
+    files: set[str] = msgspec.field(default_factory=set)
 
 
-@dataclass(frozen=True, slots=True)
-class ReadLogs:
+class ReadLogs(msgspec.Struct, frozen=True):
     ranks: dict[int, Log]
     others: Log | None
     """Lines of no known rank."""

@@ -6,7 +6,8 @@ import re
 import signal
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 _SUMMARY = re.compile(
     r"time\s+: (?P<time>\S+)\s+host\s+: (?P<host>\S+)\s+rank\s+: (?P<rank>\d{1,6}) \(local_rank: \d+\)\s+"
@@ -41,8 +42,7 @@ _KERNEL = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+class Ending(msgspec.Struct, frozen=True):
     at: float
     rank: int | None = None
     code: int | None = None
@@ -53,8 +53,7 @@ class Ending:
     world_size: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class KernelLine:
+class KernelLine(msgspec.Struct, frozen=True):
     text: str
     at: float | None
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 _FRAMES = b"X\x06\x00\x00\x00framesq"
 """The first key of a call, at its first use."""
@@ -12,8 +13,7 @@ _TEXT = ord("X")
 """Then comes the length of the text in four bytes, of which the last two are nought."""
 
 
-@dataclass(frozen=True, slots=True)
-class WithoutMiddle:
+class WithoutMiddle(msgspec.Struct, frozen=True):
     data: bytes
     """Still a pickle: of the first call, of those in the middle that later ones refer to, and of the newest."""
     calls: int

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import dataclass
 from itertools import zip_longest
 
 import msgspec
@@ -33,8 +32,7 @@ _PACKAGE_NAMES = (
 _PACKAGES = frozenset(_PACKAGE_NAMES.split())
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessStacks:
+class ProcessStacks(msgspec.Struct, frozen=True):
     pid: int
     rank: int | None
     """By its command line, where that says."""

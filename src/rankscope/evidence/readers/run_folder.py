@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -46,15 +45,14 @@ class RunCulprit(msgspec.Struct, frozen=True):
     rank: int | None = None
 
 
-@dataclass(slots=True)
-class Plan:
+class Plan(msgspec.Struct):
     """What to read of a run."""
 
-    evidence: list[tuple[str, Evidence]] = field(default_factory=list)
-    files: list[str] = field(default_factory=list)
+    evidence: list[tuple[str, Evidence]] = msgspec.field(default_factory=list)
+    files: list[str] = msgspec.field(default_factory=list)
     """The oldest first: what a rank wrote last is its last sign of life."""
-    refused: list[Refused] = field(default_factory=list)
-    notes: dict[str, str] = field(default_factory=dict)
+    refused: list[Refused] = msgspec.field(default_factory=list)
+    notes: dict[str, str] = msgspec.field(default_factory=dict)
     verdict: RunVerdict | None = None
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from rankscope.evidence.encode import to_json
 from rankscope.evidence.model import Collective, Evidence, NodeEvidence, RankEvidence

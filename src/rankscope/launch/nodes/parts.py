@@ -14,10 +14,10 @@ import hashlib
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from rankscope.evidence.encode import to_json
 from rankscope.evidence.model import (

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Any, Literal
+
+import msgspec
+from msgspec.structs import replace
 
 from rankscope.diagnosis.divergence import Divergence, Side, find_divergence
 from rankscope.diagnosis.sequences import Kind
-from rankscope.diagnosis.timeline import Event, Timeline, calls_timeline
+from rankscope.diagnosis.timeline import NO_EVENTS, Event, Timeline, calls_timeline
 from rankscope.diagnosis.wait_graph import entered_nothing
 from rankscope.report.views.incident import Incident, Role
 from rankscope.report.views.text import place, rank_ranges
@@ -18,8 +20,7 @@ _MOST_COLUMNS = 6
 Mark = Literal["", "extra", "skipped", "changed", "absent"]
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(msgspec.Struct, frozen=True):
     mark: Mark = ""
     number: int = 0
     """Its place in the group's sequence; 0 in a gap."""
@@ -32,8 +33,7 @@ class Cell:
     """Of a gap: what it signifies."""
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(msgspec.Struct, frozen=True):
     ranks: tuple[int, ...]
     role: Role
     cells: tuple[Cell, ...]
@@ -43,8 +43,7 @@ class Column:
         return rank_ranges(self.ranks)
 
 
-@dataclass(frozen=True, slots=True)
-class CallDiff:
+class CallDiff(msgspec.Struct, frozen=True):
     group: str
     """In words."""
     seq: int
@@ -135,8 +134,8 @@ def _diff(incident: Incident, found: Divergence) -> CallDiff:
     columns = []
     for side in shown:
         # Of ranks that made the same calls, the first whose calls are known speaks for all.
-        known = (timelines[rank].events.get(found.group) for rank in side.ranks if rank in timelines)
-        events = next(filter(None, known), {})
+        known = (timelines[rank].of(found.group) for rank in side.ranks if rank in timelines)
+        events = next(filter(None, known), NO_EVENTS)
         before = [_cell(events.get(found.seq - back), words) for back in range(BEFORE, 0, -1) if found.seq - back > 0]
         at = found.seq
         cells = list(before)

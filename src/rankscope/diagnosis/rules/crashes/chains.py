@@ -7,7 +7,9 @@ repeats the text of another process's.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from rankscope.diagnosis.rules.crashes.handlers import was_answered
 from rankscope.diagnosis.rules.crashes.known_error import KnownError
@@ -25,15 +27,13 @@ QUOTED = "quoted"
 """The next exception only repeats the text of this one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(msgspec.Struct, frozen=True):
     error: RaisedException
     led: str
     """How the next one came of it; empty for the last."""
 
 
-@dataclass(frozen=True, slots=True)
-class Account:
+class Account(msgspec.Struct, frozen=True):
     """What ended a rank, from the first exception on that counts."""
 
     links: tuple[Link, ...]

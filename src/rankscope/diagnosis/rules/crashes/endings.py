@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from rankscope.diagnosis.advice import Advice
 from rankscope.diagnosis.facts import Fact
@@ -54,8 +56,7 @@ _OF_SHARED_FILES = frozenset(
 """Errors that a rank also meets where another one has left a file unwritten or half-written."""
 
 
-@dataclass(frozen=True, slots=True)
-class Endings:
+class Endings(msgspec.Struct, frozen=True):
     origin: Finding | None
     """Who began it, among the ranks that ended with a failure; None when all of them are victims, or none failed."""
     victims: tuple[int, ...]

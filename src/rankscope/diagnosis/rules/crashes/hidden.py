@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from rankscope.diagnosis import views
 from rankscope.diagnosis.finding import Finding

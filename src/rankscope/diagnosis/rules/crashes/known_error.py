@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import cache
+
+import msgspec
 
 from rankscope.diagnosis.advice import Advice
 from rankscope.diagnosis.verdict import Role
 
 
-@dataclass(frozen=True, slots=True)
-class KnownError:
+class KnownError(msgspec.Struct, frozen=True):
     """An error text of which it is known what it signifies."""
 
     name: str

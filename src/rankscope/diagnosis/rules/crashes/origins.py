@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from rankscope.diagnosis.facts import Fact
 from rankscope.diagnosis.facts.endings import EndedWith, LogEndsWithTraceback
@@ -22,8 +24,7 @@ _LONG_AGO_S = 60.0
 _OWN_ABORTS = frozenset({"collective-mismatch", "out-of-memory-host"})
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(msgspec.Struct, frozen=True):
     rank: RankEvidence
     finding: Finding
     at: float

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from rankscope.diagnosis.facts import changed
 from rankscope.diagnosis.facts.endings import Raised, RepeatsErrorOf

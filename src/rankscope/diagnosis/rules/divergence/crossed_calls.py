@@ -42,7 +42,7 @@ def _parted_frames(odd: Side, usual: Side) -> tuple[Frame, Frame] | None:
 
 def _shortest_round(state: State, divergence: Divergence, usual: Side) -> float | None:
     """Between two usual calls of the rank, before it went another way; None where it had made too few."""
-    events = state.timeline.events.get(divergence.group, {}) if state.timeline is not None else {}
+    events = state.of(divergence.group)
     before = [events.get(seq) for seq in range(max(1, divergence.seq - _ROUNDS), divergence.seq)]
     gaps = [
         two.at - one.at

@@ -49,8 +49,7 @@ def _explain(
     assert usual.event is not None
     count = side.count or usual.count
     at = views.where(usual.site[0]) if usual.site else None
-    timeline = graph.states[usual.ranks[0]].timeline
-    events = timeline.events.get(divergence.group, {}) if timeline is not None else {}
+    events = graph.states[usual.ranks[0]].of(divergence.group)
     times = sum(seq <= divergence.seq and event.site == usual.site for seq, event in events.items())
     skipped = Skipped((left.rank,), usual.event.op, at, count, times)
     found = CodeReader(evidence).way_past(usual.site)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+
+import msgspec
 
 from rankscope.diagnosis import views
 from rankscope.diagnosis.advice import Advice
@@ -17,8 +18,7 @@ _LEAST_HABIT = 3
 """Earlier exchanges that agree before they count as the rank's habit."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Odd:
+class _Odd(msgspec.Struct, frozen=True):
     state: State
     event: Event
     usual: Counter[Message]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from rankscope.diagnosis.blame import blame
 from rankscope.diagnosis.divergence import find_divergence

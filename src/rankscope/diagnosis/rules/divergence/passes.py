@@ -74,7 +74,7 @@ def _explain(gone: Side, stays: Side, divergence: Divergence, graph: WaitGraph) 
 
 def _with_collective(state: State, side: Side, divergence: Divergence) -> list[bool]:
     """Pass by pass, whether the rank made a collective of the group in it."""
-    events = state.timeline.events.get(divergence.group, {}) if state.timeline is not None else {}
+    events = state.of(divergence.group)
     times = sorted(event.at for event in events.values())
     return [
         any(call.entered_at <= at and (call.left_at is None or at <= call.left_at) for at in times)

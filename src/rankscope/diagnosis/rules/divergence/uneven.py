@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from rankscope.diagnosis import views
 from rankscope.diagnosis.advice import Advice
@@ -56,12 +56,12 @@ def as_many_rounds(side: Side, divergence: Divergence, graph: WaitGraph) -> bool
     group = divergence.group
     stays = [other for other in divergence.sides if other is not side and other.event is not None and other.site]
     ranks = [rank for each in (side, *stays) for rank in each.ranks]
-    first = max((min(_events(graph.states[rank], group), default=0) for rank in ranks), default=0)
+    first = max((min(graph.states[rank].of(group), default=0) for rank in ranks), default=0)
 
     def rounds(rank: int, at: Side) -> int:
-        events = _events(graph.states[rank], group)
+        events = graph.states[rank].of(group)
         here = site_key(at.event)
-        return sum(site_key(event) == here for seq, event in events.items() if first <= seq <= divergence.seq)
+        return sum(site_key(events.alike(seq)) == here for seq in events if first <= seq <= divergence.seq)
 
     return bool(stays) and all(
         0 < max(rounds(rank, stay) for rank in stay.ranks) <= min(rounds(rank, stay) for rank in side.ranks)
@@ -105,10 +105,6 @@ def passes(state: State, at: Side, op: str, until: Event | None = None) -> int |
 
 def _is_at(call: Call, at: Side) -> bool:
     return call.depth == 0 and tuple((frame.file, frame.line) for frame in call.site[:2]) == site_key(at.event)
-
-
-def _events(state: State, group: str) -> dict[int, Event]:
-    return state.timeline.events.get(group, {}) if state.timeline is not None else {}
 
 
 def _left_loop(side: Side, divergence: Divergence, graph: WaitGraph, code: CodeReader) -> LeftLoop | None:

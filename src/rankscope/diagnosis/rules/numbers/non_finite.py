@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from rankscope.diagnosis.advice import Advice
 from rankscope.diagnosis.facts import Fact
@@ -55,8 +57,7 @@ _REFERENCES: dict[BadKind, tuple[str, ...]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Noted:
+class _Noted(msgspec.Struct, frozen=True):
     seen: RankEvidence
     first: NonFinite
     kind: BadKind

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from rankscope.diagnosis.finding import Recognised
 from rankscope.diagnosis.rules.crashes.known_errors import recognise
@@ -36,8 +37,7 @@ _WRITTEN_AT_ONCE_S = 3.0
 """A line is in its file so soon after the time that it carries."""
 
 
-@dataclass(frozen=True, slots=True)
-class TimedOut:
+class TimedOut(msgspec.Struct, frozen=True):
     """A rank that waited in a collective until its time was over."""
 
     rank: int
@@ -49,8 +49,7 @@ class TimedOut:
     line: LogLine
 
 
-@dataclass(frozen=True, slots=True)
-class Fingerprint:
+class Fingerprint(msgspec.Struct, frozen=True):
     """What a rank ran where the ranks differed, as TORCH_DISTRIBUTED_DEBUG=DETAIL prints it."""
 
     rank: int
@@ -63,8 +62,7 @@ class Fingerprint:
         return self.op, self.shape, self.dtype
 
 
-@dataclass(frozen=True, slots=True)
-class StoreBarrier:
+class StoreBarrier(msgspec.Struct, frozen=True):
     world: int
     joined: int
     ranks: tuple[int, ...]

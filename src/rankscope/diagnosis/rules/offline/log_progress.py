@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import pairwise
+
+import msgspec
 
 from rankscope.diagnosis.facts.nothing_found import LoggedSteps, SaidDone
 from rankscope.diagnosis.rules.offline.log_facts import ago, signs_of_life
@@ -25,8 +26,7 @@ _RHYTHMS = 20
 """A log that has been silent for as many times its usual pause is no longer written."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Writer:
+class _Writer(msgspec.Struct, frozen=True):
     rank: int | None
     log: Log
     ago_s: float | None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from rankscope.diagnosis.advice import Advice
 from rankscope.diagnosis.facts.logs import (

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from rankscope.diagnosis.advice import Advice
 from rankscope.diagnosis.facts.setup import FailedSetUp, OtherVariable, SetUpVariables

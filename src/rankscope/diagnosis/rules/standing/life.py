@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from rankscope.diagnosis.views import main_thread, same_stack
 from rankscope.evidence.model import Evidence, Frame, Gpu, ProcessSample, RankEvidence
@@ -18,8 +18,7 @@ _COARSE_SPAN_S = 2.0
 """Where only the processor time of the whole process is known, in ticks of 10 ms, and background threads count."""
 
 
-@dataclass(frozen=True, slots=True)
-class LittleWork:
+class LittleWork(msgspec.Struct, frozen=True):
     wakes: int
     over_s: float
     cpu_s: float

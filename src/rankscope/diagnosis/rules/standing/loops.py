@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
+
+import msgspec
 
 from rankscope.diagnosis.source.syntax import parsed
 from rankscope.evidence.model import Evidence, Frame
@@ -26,8 +27,7 @@ _Loop = ast.While | ast.For | ast.AsyncFor
 _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef
 
 
-@dataclass(frozen=True, slots=True)
-class Loop:
+class Loop(msgspec.Struct, frozen=True):
     """A loop of the user's code."""
 
     file: str

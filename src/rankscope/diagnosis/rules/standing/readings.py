@@ -7,7 +7,8 @@ is a likely hang, whatever it stands in. The readings below only say more about 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from rankscope.diagnosis.advice import Advice
 from rankscope.diagnosis.causes import CAUSES
@@ -103,8 +104,7 @@ def stalled(rank: RankEvidence) -> Stand:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(msgspec.Struct, frozen=True):
     """What a rank that does not move may be waiting for; `read` says nothing where the evidence does not show it."""
 
     causes: tuple[str, ...]

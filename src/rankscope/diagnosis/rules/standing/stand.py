@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from rankscope.diagnosis.advice import Advice
 from rankscope.diagnosis.facts import Fact
@@ -18,8 +18,7 @@ PLACE, MECHANISM, CALL, SERVICE, AWAITED = range(5)
 for (an address, a path), the service behind it, and whom it waits for and what that one does instead."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stand:
+class Stand(msgspec.Struct, frozen=True):
     cause: str
     at: Where | None
     doing: Fact
