@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import factories as make
 import pytest
 from ended_ranks import CLOSED, TIMED_OUT, victim
+from msgspec.structs import replace
 
 from rankscope.evidence.model import RankEvidence
 from rankscope.report.conclude import conclude
