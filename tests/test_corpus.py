@@ -33,7 +33,6 @@ NOT_RECORDED = {
 }
 """Case → why there is no recording of it with the right verdict."""
 NOT_YET_RIGHT = {
-    "linen_drum": "no line is told of replicas that drift apart",
     "zinc_pillow": "the line is that of the exception, not the one that ended the program because of it",
 }
 """Case → what its verdict lacks; nobody else is blamed in it."""

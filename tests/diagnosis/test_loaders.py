@@ -20,8 +20,8 @@ def now(number: int, batches: int, *, exhausted: bool = False, length: int = -1,
     return Loader(number, batches, exhausted, 0, False, make.NOW, (at,), length)
 
 
-def run(number: int, batches: int, at: Frame = HERE) -> LoaderRun:
-    return LoaderRun(number, batches, -1, (at,))
+def run(number: int, batches: int, at: Frame = HERE, length: int = -1) -> LoaderRun:
+    return LoaderRun(number, batches, length, (at,))
 
 
 @pytest.mark.parametrize(
@@ -45,8 +45,9 @@ def test_a_rank_that_took_fewer_batches_is_short(short: Progress, other: Progres
         (written(now(0, 8)), written(now(0, 10))),
         (written(now(1, 8, at=THERE), run(0, 5, at=THERE)), written(now(1, 10), run(0, 10))),
         (written(now(1, 2), run(0, 8)), written(now(1, 5), run(0, 8))),
+        (written(now(0, 10, length=250)), written(now(1, 2, length=4), run(0, 8, length=250))),
     ],
-    ids=["as many", "both go on", "other loaders", "same epochs"],
+    ids=["as many", "both go on", "other loaders", "same epochs", "an evaluation in the middle"],
 )
 def test_ranks_that_took_the_same_or_still_go_on_are_not_short(one: Progress, other: Progress) -> None:
     assert shortages({0: one, 1: other}) == {}

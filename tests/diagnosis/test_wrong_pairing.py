@@ -60,6 +60,28 @@ def main():
         total(Tensor(128))
 main()
 """
+SKIPPED_IN_A_RUN = """
+def gradients(values):
+    all_reduce(values)
+
+def weights(values):
+    all_reduce(values)
+
+def main():
+    rounds = 0
+    for number in range(60):
+        gradients(Tensor(256))
+        step()
+        work(0.03)
+        outliers = 19 if rank == 1 and number == 29 else 3
+        if number % 10 == 9 and outliers <= 12:
+            weights(Tensor(256))
+            rounds += 1
+    while rounds < 6:
+        weights(Tensor(256))
+        rounds += 1
+main()
+"""
 EXTRA = """
 made = []
 
@@ -144,11 +166,21 @@ def lines(verdict: Verdict) -> list[int | None]:
         (OTHER_OPERATION, "collective-mismatch", "proven", 1, "reduce(Tensor(64), root=0)"),
         (SHIFTED_THEN_OTHER, "collective-skipped", "proven", 0, "all_reduce(Tensor(64))"),
         (SKIPPED, "collective-skipped", "likely", 1, "if active:"),
+        (SKIPPED_IN_A_RUN, "collective-skipped", "likely", 1, "if number % 10 == 9 and outliers <= 12:"),
         (EXTRA, "collective-skipped", "likely", 1, "def peak"),
         (SWAPPED, "collective-mismatch", "likely", 1, "all_reduce(square.clamp_(max=25))"),
         (SWAPPED_FUNCTIONS, "collective-mismatch", "likely", 1, "def share_second"),
     ],
-    ids=["root", "operation", "shift, then another operation", "skipped", "extra", "swapped", "swapped functions"],
+    ids=[
+        "root",
+        "operation",
+        "shift, then another operation",
+        "skipped",
+        "in a run",
+        "extra",
+        "swapped",
+        "other order",
+    ],
 )
 def test_wrong_pairing_is_told_with_rank_and_line(
     source: str, cause: str, certainty: str, rank: int, line: str, recorded: bool

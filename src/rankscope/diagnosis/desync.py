@@ -222,12 +222,34 @@ class _Compared:
         if odd.kind not in ("extra", "skipped"):
             return False
         at = self._first + parting.at
+        one, other = usual.ranks[0], odd.ranks[0]
         before = range(max(self._first, at - _FAR_BACK), at)
-        if sum(self._same(usual.ranks[0], seq, odd.ranks[0], seq) for seq in before) < _AGREED_BEFORE:
+        if sum(self._same(one, seq, other, seq) for seq in before) < _AGREED_BEFORE:
             return False
         window = range(at, min(at + _AGREE_AFTER, self._last + 1))
-        differ = sum(not self._same(usual.ranks[0], seq, odd.ranks[0], seq) for seq in window)
-        return differ >= _DIFFER_AFTER and self._agree_after(parting, odd.kind)
+        differ = sum(not self._same(one, seq, other, seq) for seq in window)
+        if differ < _DIFFER_AFTER and not self._steps_apart(one, other, before, window):
+            return False
+        return self._agree_after(parting, odd.kind)
+
+    def _steps_apart(self, one: int, other: int, before: range, window: range) -> bool:
+        """In a run of calls from one line the optimizer steps tell: place by place they had always agreed, and do no
+        longer."""
+        earlier = [self._steps_at(one, other, seq) for seq in before]
+        later = [self._steps_at(one, other, seq) for seq in window]
+        known = [pair for pair in earlier if min(pair) >= 0]
+        return (
+            len(known) >= _AGREED_BEFORE
+            and all(mine == theirs for mine, theirs in known)
+            and len({mine for mine, _ in known}) > 1
+            and len(later) == _AGREE_AFTER
+            and sum(min(pair) >= 0 and pair[0] != pair[1] for pair in later) >= _AGREE_AFTER - 1
+        )
+
+    def _steps_at(self, one: int, other: int, seq: int) -> tuple[int, int]:
+        events = (self._events[one].get(seq), self._events[other].get(seq))
+        mine, theirs = (-1 if event is None else event.step for event in events)
+        return mine, theirs
 
     def _agree_after(self, parting: Parting, kind: str) -> bool:
         """From there on the ranks call from the same lines, so many calls apart."""

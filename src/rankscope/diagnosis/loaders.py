@@ -61,10 +61,10 @@ def runs_of(progress: Progress) -> tuple[Run, ...]:
     if now is None:
         return ()
     over = now.exhausted or 0 < now.length <= now.batches
-    # In the middle of a pass a program may look at other data, as in an evaluation.
+    # In the middle of a pass a program may look at other data, as in an evaluation; where no length is known (-1), the
+    # next one tells that it was over.
     earlier = (
-        Run(run.number, _place(run.site), run.batches, not run.length or run.length <= run.batches)
-        for run in progress.earlier_loaders
+        Run(run.number, _place(run.site), run.batches, run.length <= run.batches) for run in progress.earlier_loaders
     )
     return (*earlier, Run(now.number, _place(now.site), now.batches, over))
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from rankscope.diagnosis.finding import Ruling
+from rankscope.diagnosis.rules.standing.endless import GIVEN_UP
 from rankscope.evidence.history import with_earlier
 from rankscope.evidence.model import Evidence, RankEvidence
 from rankscope.launch.events import Event, Looked, Recovered, StragglersSeen, WatchBroke
@@ -188,6 +189,9 @@ class Watcher:
         lasted = now - episode.since
         rest = lasted if lasted < self.threshold() else _RIPE_SHARE * lasted
         episode.next_look = now + min(max(rest, 0.5), _LATE_LOOK_S)
+        settled = episode.since + GIVEN_UP * self.threshold() + 0.2
+        if now < settled:
+            episode.next_look = min(episode.next_look, settled)  # what is only slow before may be called a hang then
         if evidence is None:
             return
         episode.seen = evidence = with_earlier(evidence, episode.seen)

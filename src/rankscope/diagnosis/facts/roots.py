@@ -47,6 +47,20 @@ class TimedOut(Fact, frozen=True):
     ranks: tuple[int, ...]
 
 
+class CameLate(Fact, frozen=True):
+    """A rank came to a collective when others had already given it up, their time limit having passed."""
+
+    rank: int
+    op: str
+    where: Where | None
+    ranks: tuple[int, ...]
+    """Who gave it up."""
+    limit_s: float
+    """How long they had waited."""
+    late_s: float
+    """How much later the rank came."""
+
+
 class AwaitsUnseen(Fact, frozen=True):
     """Ranks wait for others, of which too little is known."""
 

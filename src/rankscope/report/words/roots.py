@@ -7,6 +7,7 @@ from rankscope.diagnosis.facts.roots import (
     AllWait,
     AwaitsUnseen,
     BeyondTimeLimit,
+    CameLate,
     ConnectionLost,
     EndedFirst,
     InCall,
@@ -83,6 +84,12 @@ def _(fact: BeyondTimeLimit) -> str:
 @sentence.register
 def _(fact: TimedOut) -> str:
     return f"{ranks_text(fact.ranks)} ended with a time-out in a collective"
+
+
+@sentence.register
+def _(fact: CameLate) -> str:
+    waited = f"{ranks_text(fact.ranks)} had given it up after {fact.limit_s:.1f} s"
+    return f"rank {fact.rank} came to the {fact.op} at {place(fact.where)} {fact.late_s:.1f} s after {waited}"
 
 
 @sentence.register

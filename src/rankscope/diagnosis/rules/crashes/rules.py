@@ -9,6 +9,7 @@ from rankscope.diagnosis.finding import Finding
 from rankscope.diagnosis.registry import rule
 from rankscope.diagnosis.rules.crashes.broken import explain_broken
 from rankscope.diagnosis.rules.crashes.hidden import explain_hidden
+from rankscope.diagnosis.rules.crashes.late import explain_late
 from rankscope.diagnosis.rules.crashes.left import explain_left, left_together
 from rankscope.diagnosis.rules.divergence.ended_apart import explain_skipped_before_end
 from rankscope.diagnosis.rules.divergence.paired import explain_paired_call
@@ -69,6 +70,14 @@ def left_unseen(case: Case) -> Finding | None:
         return None
     finding = explain_left(left[0], case.evidence, victims)
     return replace(finding, certainty="likely") if finding.certainty == "proven" else finding
+
+
+@rule("slow-rank")
+def came_late(case: Case) -> Finding | None:
+    """A rank came to a collective when the others' time in it had run out."""
+    if case.endings.origin is not None or case.left or not case.endings.victims:
+        return None
+    return explain_late(case.evidence, case.endings.victims)
 
 
 @rule("comm-error")

@@ -45,18 +45,15 @@ def explain_deadlock(graph: WaitGraph, evidence: Evidence) -> Finding:
     if crossed and passed is None and not _reserved_call(crossed, graph, code):
         return _order_cycle(crossed, graph, code)
     misdirected = explain_misdirected(graph, knot)
-    if misdirected is None or not misdirected.culprits:
-        missing = messages_left_out(graph, knot, code)
-        if missing is not None:
-            return missing
-    if misdirected is not None and not misdirected.culprits:
-        missing = message_missing(graph, knot, code)
-        return missing if missing is not None and missing.culprits else misdirected
-    if misdirected is not None:
+    if misdirected is not None and misdirected.culprits:
         return misdirected
+    missing = message_missing(graph, knot, code)
+    if missing is None or not missing.culprits:
+        missing = messages_left_out(graph, knot, code) or missing
+    if misdirected is not None:
+        return missing if missing is not None and missing.culprits else misdirected
     if all(_wait_op(graph, rank) in POINT_TO_POINT for rank in knot):
         return messages_crossed(graph, knot, code)
-    missing = message_missing(graph, knot, code)
     if missing is not None:
         return missing
     waits = Counter(

@@ -71,8 +71,10 @@ def _skipped(rank: int, call: Call, graph: WaitGraph, code: CodeReader, because:
     skipped = Skipped((rank,), call.op, at)
     past = code.way_past(call.site[:1]) or code.way_past(call.site)
     guard = code.nearest_condition(call.site) if past is None else None
+    if guard is not None and guard[1].on_rank:
+        guard = None  # the rank is who it was when it made the call before
     reasons: tuple[Fact, ...] = (skipped,)
-    line = at if _gone_on(state) else message(state).where
+    line = message(state).where if _awaits_message(state) else at  # a collective of all tells nothing of its messages
     if past is not None:
         leads = condition(*past, "leads-past", (rank,))
         reasons, line = (skipped, leads), leads.where

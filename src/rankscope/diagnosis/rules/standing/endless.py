@@ -16,7 +16,7 @@ from rankscope.evidence.model import Evidence, Frame, RankEvidence
 
 _TURNS_BEYOND = 20
 """Longest turns of the rank's own work that must have passed without anything noted."""
-_GIVEN_UP = 1.2
+GIVEN_UP = 1.2
 """Thresholds after which such a loop is called a hang and no longer slow: a second look has found it there too."""
 _LEAST_TURNS = 3
 _LEAST_S = 30.0
@@ -44,7 +44,7 @@ def endless_loop(rank: RankEvidence, evidence: Evidence) -> Stand | None:
         alternatives=(Possibility("slow-rank", "possible", NotRuledOut("long-work")),),
         summary=Does(rank.rank, doing),
         certainty="likely",
-        outcome="hang" if quiet >= _GIVEN_UP * (evidence.stall_after_s or _LEAST_S) else "slow",
+        outcome="hang" if quiet >= GIVEN_UP * (evidence.stall_after_s or _LEAST_S) else "slow",
     )
 
 

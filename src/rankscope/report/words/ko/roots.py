@@ -7,6 +7,7 @@ from rankscope.diagnosis.facts.roots import (
     AllWait,
     AwaitsUnseen,
     BeyondTimeLimit,
+    CameLate,
     ConnectionLost,
     EndedFirst,
     InCall,
@@ -79,6 +80,12 @@ def _(fact: BeyondTimeLimit) -> str:
 @sentence.register
 def _(fact: TimedOut) -> str:
     return f"{ranks_text(fact.ranks):이} 집합 통신의 시간 초과로 끝났다"
+
+
+@sentence.register
+def _(fact: CameLate) -> str:
+    waited = f"{ranks_text(fact.ranks):이} {fact.limit_s:.1f}초 뒤에 포기하고 나서"
+    return f"{waited} {fact.late_s:.1f}초 늦게 {ranks_text((fact.rank,)):이} {place(fact.where)}의 {fact.op}에 왔다"
 
 
 @sentence.register
