@@ -91,6 +91,7 @@ class Cost:
     second_bytes: int
     """The same job a moment later: nothing has moved but the times of the samples."""
     diagnose_s: float
+    diagnose_cpu_s: float
     before_bytes: int
     """Memory of the speaking process before the look: torch, mostly."""
     gathered_bytes: int
@@ -247,9 +248,9 @@ def measure(nodes: int, ranks: int) -> Cost:
         if states["answered"] < nodes:
             told = ", ".join(f"{count} {state}" for state, count in states.most_common())
             raise SystemExit(f"{nodes} nodes: only {states['answered']} answered within {looked:.1f} s ({told})")
-        begun = time.perf_counter()
+        before, begun = time.process_time(), time.perf_counter()
         verdict = conclude(seen)
-        diagnosed = time.perf_counter() - begun
+        diagnosed, thought = time.perf_counter() - begun, time.process_time() - before
         late = nodes * ranks - 1
         if verdict.outcome != "hang" or [culprit.rank for culprit in verdict.culprits] != [late]:
             raise SystemExit(f"{nodes} nodes: a wrong verdict, {verdict.headline}")
@@ -284,6 +285,7 @@ def measure(nodes: int, ranks: int) -> Cost:
         second_s=second,
         second_bytes=second_bytes,
         diagnose_s=diagnosed,
+        diagnose_cpu_s=thought,
         before_bytes=size,
         gathered_bytes=gathered,
         memory_bytes=memory,
@@ -335,8 +337,9 @@ def table(costs: Sequence[Cost]) -> str:
     lines = [
         "| nodes × ranks | a beat, each 0.5 s | beats: of a core | a node's evidence | packing it | reading it "
         "| brought for a look | look, all in | its processor time | on machines of their own | second look "
-        "| brought for it | diagnosis | memory before | with all evidence | with diagnosis and second look |",
-        "| --- " * 16 + "|",
+        "| brought for it | diagnosis | its processor time | memory before | with all evidence "
+        "| with diagnosis and second look |",
+        "| --- " * 17 + "|",
     ]
     for cost in costs:
         lines.append(
@@ -344,8 +347,8 @@ def table(costs: Sequence[Cost]) -> str:
             f"| {cost.parcel_bytes / 1e3:.0f} kB | {cost.pack_s * 1e3:.0f} ms | {cost.unpack_s * 1e3:.0f} ms "
             f"| {cost.look_bytes / 1e6:.1f} MB | {cost.look_s:.1f} s | {cost.look_cpu_s:.1f} s "
             f"| {cost.alone_s:.1f} s | {cost.second_s:.1f} s | {cost.second_bytes / 1e6:.1f} MB "
-            f"| {cost.diagnose_s:.1f} s | {cost.before_bytes / 1e6:.0f} MB | {cost.gathered_bytes / 1e6:.0f} MB "
-            f"| {cost.memory_bytes / 1e6:.0f} MB |"
+            f"| {cost.diagnose_s:.1f} s | {cost.diagnose_cpu_s:.1f} s | {cost.before_bytes / 1e6:.0f} MB "
+            f"| {cost.gathered_bytes / 1e6:.0f} MB | {cost.memory_bytes / 1e6:.0f} MB |"
         )
     return "\n".join(lines)
 

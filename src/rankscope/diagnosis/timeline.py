@@ -189,8 +189,7 @@ class _Rows:
 
     def add(self, at: float, site: tuple[Frame, ...], *, group: str, seq: int, **rest: Any) -> None:
         """An event of these fields; a later one of the same number takes its place."""
-        # An event keeps its site: no other object has that number meanwhile.
-        key = (id(site), group, seq, *rest.values())
+        key = (site, group, seq, *rest.values())
         event = self._known.events.get(key)
         if event is None:
             event = self._known.events[key] = Event(at=at, site=site, group=group, seq=seq, **rest)
