@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 import sys
 
 import pytest
 from notes import EXAMPLES, needs
 
 from conftest import Rankscope
+from ports import free_port
 
 ROW = "0.6"
 COMMAND_LINE = "python -m torch.distributed.launch --nproc_per_node=2 examples/lightning_wandb.py --fast_dev_run 1"
@@ -20,9 +20,7 @@ OPTIONS = ("--fast_dev_run", 1, "--num_workers", 0, "--batch_size", 8, "--max_st
 @pytest.mark.parametrize("launcher", ["torch.distributed.launch", "torch.distributed.run"])
 def test_plain_launchers_start_it_to_its_end(rankscope: Rankscope, launcher: str) -> None:
     needs("lightning", "wandb", "tokenizers")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    command = (sys.executable, "-W", "ignore", "-m", launcher, "--nproc_per_node=2", f"--master_port={port}")
+    command = (sys.executable, "-W", "ignore", "-m", launcher, "--nproc_per_node=2", f"--master_port={free_port()}")
     script = (EXAMPLES / "lightning_wandb.py", *OPTIONS, "--root", rankscope.folder / "logs")
     ended = rankscope.command(*command, *script).wait(240, gone_within_s=20)
     assert ended.code == 0, ended.err.decode()[-3000:]
