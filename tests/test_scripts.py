@@ -51,10 +51,12 @@ class Tree:
     calls: Path
 
     def start(self, script: str, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+        # A pytest that a script starts is no part of the one that runs these tests.
+        own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
         return subprocess.Popen(
             ["bash", str(self.root / script), *arguments],
             cwd="/",
-            env={**os.environ, "RANKSCOPE_PYTHON": f"{self.calls}.python", **environment},
+            env={**own, "RANKSCOPE_PYTHON": f"{self.calls}.python", **environment},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
