@@ -29,26 +29,45 @@ MOST_SECOND_LOOKS = 5
 _FINAL = "rankscope/final"
 COMMAND = (sys.executable, "-m", "rankscope")
 os.environ["RANKSCOPE_LANG"] = "en"  # whatever the locale of whoever runs the tests
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell does that to what it starts in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # commands under test would ignore it, too
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--second-look", action="store_true", help="only tests that failed before and may be repeated")
     parser.addoption("--whole-zoo", action="store_true", help="run every case of the zoo, not one of each cause")
+    parser.addoption("--turn", choices=("beside", "alone"), help="without the tests marked alone, or only those")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.cache is not None and not config.getoption("--second-look"):
+    """What must be right the first time is noted from the first turn to the last."""
+    begins = not config.getoption("--second-look") and config.getoption("--turn") != "alone"
+    if config.cache is None or hasattr(config, "workerinput"):
+        return
+    if begins:
         config.cache.set(_FINAL, [])
+    config.pluginmanager.register(Finals(config.cache))
 
 
 def never_look_again(request: pytest.FixtureRequest) -> None:
     """The test that asks fails for good: no second look at anything."""
-    cache = request.config.cache
-    if cache is not None:
-        cache.set(_FINAL, [*cache.get(_FINAL, []), request.node.nodeid])
+    request.node.user_properties.append((_FINAL, True))
+
+
+class Finals:
+    """Notes them where all reports arrive: tests may run in processes of their own."""
+
+    def __init__(self, cache: pytest.Cache) -> None:
+        self._cache = cache
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" and any(name == _FINAL for name, _ in report.user_properties):
+            self._cache.set(_FINAL, [*self._cache.get(_FINAL, []), report.nodeid])
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if turn := config.getoption("--turn"):
+        keep_turn(config, items, turn)
     if not config.getoption("--second-look"):
         return
     final = config.cache.get(_FINAL, []) if config.cache is not None else []
@@ -56,6 +75,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         pytest.exit(f"no second look: {', '.join(final)} must be right the first time", returncode=1)
     if len(items) > MOST_SECOND_LOOKS:
         pytest.exit(f"no second look: {len(items)} tests failed, more than {MOST_SECOND_LOOKS}", returncode=1)
+
+
+def keep_turn(config: pytest.Config, items: list[pytest.Item], turn: str) -> None:
+    """Whole jobs first: the many short tests behind them keep all processes busy to the end."""
+    by_turn: dict[str, list[pytest.Item]] = {"beside": [], "alone": []}
+    for item in items:
+        by_turn["beside" if item.get_closest_marker("alone") is None else "alone"].append(item)
+    items[:] = sorted(by_turn.pop(turn), key=lambda item: item.get_closest_marker("slow") is None)
+    for left in by_turn.values():
+        config.hook.pytest_deselected(items=left)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from conftest import wait_until
+from ports import free_port
 
 CONFIGURATION = """\
 ClusterName=one
@@ -42,13 +43,6 @@ NodeName={host} NodeAddr=127.0.0.1 CPUs={cores} State=UNKNOWN
 PartitionName=low Nodes=ALL Default=YES PriorityTier=1 PreemptMode=REQUEUE GraceTime=60 OverSubscribe=NO State=UP
 PartitionName=high Nodes=ALL PriorityTier=10 PreemptMode=OFF OverSubscribe=NO State=UP
 """
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @pytest.fixture(scope="module")

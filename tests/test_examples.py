@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from pathlib import Path
 
 import pytest
 
 from conftest import Ended, Rankscope
+from shared_runs import EXAMPLES, LIGHTNING, lightning_run, needs
+
+__all__ = ["lightning_run"]
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 TWELVE = (
     "Script started",
     "Args parsed",
@@ -32,12 +33,6 @@ LINE = re.compile(
 )
 
 
-def needs(*packages: str) -> None:
-    missing = [package for package in packages if importlib.util.find_spec(package) is None]
-    if missing:
-        pytest.skip(f"not installed: {', '.join(missing)}")
-
-
 def passed(ended: Ended, rank: int) -> list[str]:
     """The words of the rank's stages, in the order in which they were told; no number comes twice."""
     found = [match for line in ended.err.decode().splitlines() if (match := LINE.fullmatch(line))]
@@ -51,24 +46,25 @@ def in_order(wanted: tuple[str, ...], got: list[str]) -> bool:
     return all(word in rest for word in wanted)
 
 
-def run(rankscope: Rankscope, name: str, *arguments: object, stages: str = "on") -> Ended:
-    ended = rankscope.run("--stages", stages, EXAMPLES / name, *arguments, timeout_s=400)
+def run(rankscope: Rankscope, name: str, *arguments: object) -> Ended:
+    ended = rankscope.run("--stages", "on", EXAMPLES / name, *arguments, timeout_s=400)
     assert ended.code == 0, ended.err.decode()
-    assert "rankscope" not in re.sub(r"`rankscope run`|rankscope run|Rankscope", "", (EXAMPLES / name).read_text())
+    assert says_nothing_of_us(EXAMPLES / name)
     return ended
 
 
-def test_lightning_with_wandb_tells_the_twelve_checkpoints_in_order_from_every_rank(rankscope: Rankscope) -> None:
-    needs("lightning", "wandb", "tokenizers")
-    root = rankscope.folder / "logs"
-    ended = run(
-        rankscope, "lightning_wandb.py", "--fast_dev_run", 2, "--num_workers", 0, "--batch_size", 8, "--root", root
-    )
+def says_nothing_of_us(example: Path) -> bool:
+    return "rankscope" not in re.sub(r"`rankscope run`|rankscope run|Rankscope", "", example.read_text())
+
+
+def test_lightning_with_wandb_tells_the_twelve_checkpoints_in_order_from_every_rank(lightning_run: Ended) -> None:
+    assert lightning_run.code == 0, lightning_run.err.decode()
+    assert says_nothing_of_us(LIGHTNING)
     for rank in (0, 1):
-        words = passed(ended, rank)
+        words = passed(lightning_run, rank)
         assert in_order(TWELVE, words), words
         assert in_order(("Process group ready", "DDP ready", "First batch loaded", "First forward done"), words)
-    told = ended.err.decode()
+    told = lightning_run.err.decode()
     assert told.count("About to call WandbLogger constructor...") == 2
     assert told.count("About to call Trainer constructor with strategy=DDPStrategy...") == 2
 

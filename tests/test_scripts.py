@@ -51,10 +51,12 @@ class Tree:
     calls: Path
 
     def start(self, script: str, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+        # A pytest that a script starts is no part of the one that runs these tests.
+        own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
         return subprocess.Popen(
             ["bash", str(self.root / script), *arguments],
             cwd="/",
-            env={**os.environ, "RANKSCOPE_PYTHON": f"{self.calls}.python", **environment},
+            env={**own, "RANKSCOPE_PYTHON": f"{self.calls}.python", **environment},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -63,7 +65,7 @@ class Tree:
 
     def run(self, script: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         process = self.start(script, *arguments, **environment)
-        stdout, stderr = process.communicate(timeout=60)
+        stdout, stderr = process.communicate(timeout=120)
         return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
 
     def set_up(self, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -341,34 +343,66 @@ def test_the_example_trains_and_saves_under_plain_torchrun(tmp_path: Path) -> No
 
 
 SHAKY = """
+import os
 import pathlib
+import pytest
 from conftest import never_look_again
 
+{mark}
 def test_passes_the_second_time(request):
     {first}
     seen = pathlib.Path(__file__).with_name("seen")
     again = seen.exists()
     seen.touch()
     assert again
+
+def test_has_others_beside_it():
+    assert "PYTEST_XDIST_WORKER" in os.environ
+
+@pytest.mark.alone
+def test_has_nothing_beside_it():
+    assert "PYTEST_XDIST_WORKER" not in os.environ
 """
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("first", "ci", "code"),
-    [("", "true", 0), ("never_look_again(request)", "true", 1), ("", "", 1)],
-    ids=["ci", "for good", "here"],
-)
-def test_failed_tests_get_a_second_look_in_ci_unless_they_must_be_right_at_once(
-    tree: Tree, first: str, ci: str, code: int
-) -> None:
+def copy_shaky(tree: Tree, mark: str = "", first: str = "") -> None:
+    """run_tests.sh, with a test that passes the second time."""
     copy_with_recorded_commands(tree, "run_tests.sh", "scripts/check.sh")
     (tree.root / "tests").mkdir()
     for name in ("conftest.py", "in_tmux.py", "searching.py"):
         shutil.copy(ROOT / "tests" / name, tree.root / "tests")
-    (tree.root / "tests" / "test_shaky.py").write_text(SHAKY.format(first=first))
-    ran = tree.run("run_tests.sh", CI=ci)
+    (tree.root / "tests" / "test_shaky.py").write_text(SHAKY.format(mark=mark, first=first))
+    for program in ("chromium", "tmux", "mpirun"):  # nothing is to be installed
+        (tree.root / program).touch(0o755)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("mark", "first", "ci", "code"),
+    [
+        ("", "", "true", 0),
+        ("@pytest.mark.alone", "", "true", 0),
+        ("", "never_look_again(request)", "true", 1),
+        ("@pytest.mark.alone", "never_look_again(request)", "true", 1),
+        ("", "", "", 1),
+    ],
+    ids=["ci", "ci, alone", "for good", "for good, alone", "here"],
+)
+def test_failed_tests_get_a_second_look_in_ci_unless_they_must_be_right_at_once(
+    tree: Tree, mark: str, first: str, ci: str, code: int
+) -> None:
+    copy_shaky(tree, mark, first)
+    ran = tree.run("run_tests.sh", "-n", "1", CI=ci, PATH=f"{os.environ['PATH']}:{tree.root}")
     assert ran.returncode == code, ran.stdout
-    assert "1 failed" in ran.stdout
+    assert ran.stdout.count("1 failed") == 1
     assert ("a second look at the tests that failed" in ran.stdout) == bool(ci)
     assert ("must be right the first time" in ran.stdout) == (ci == "true" and bool(first))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("chosen", "code"), [("nothing_beside_it", 0), ("others_beside_it", 0), ("no_such_test", 5)])
+def test_a_choice_of_tests_may_leave_one_turn_or_both_with_none(tree: Tree, chosen: str, code: int) -> None:
+    copy_shaky(tree)
+    ran = tree.run("run_tests.sh", "-n", "1", "-k", chosen, PATH=f"{os.environ['PATH']}:{tree.root}")
+    assert ran.returncode == code, ran.stdout
+    assert ran.stdout.count("1 passed") == (code == 0)

@@ -54,6 +54,7 @@ def live_selection() -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.alone  # several cases run at a time already, and each is timed
 @pytest.mark.timeout(1800)
 def test_case_gets_its_verdict(name: str, runs: Runs, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """A busy machine may spoil the timing of a case once; a wrong blame or a false alarm is never forgiven."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import select
-import socket
 import subprocess
 import sys
 import uuid
@@ -15,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from conftest import COMMAND, Rankscope
+from ports import free_port
 from rankscope.checks.command import TOTAL_S
 from rankscope.checks.links import Link, judge, rounds
 
@@ -25,13 +25,6 @@ time.time = lambda: real() - 90.0
 sys.argv = sys.argv[1:]
 runpy.run_module(sys.argv[0], run_name="__main__")
 """
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def environment(rank: int, world: int, port: int, **more: str) -> dict[str, str]:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
-from pathlib import Path
 
 import pytest
 
 from conftest import COMMAND, Ended, Rankscope
+from shared_runs import once
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 STAGE = re.compile(
     r"\[\d\d:\d\d:\d\d\.\d{3}\]\[\+\d+\.\d{3}s\]\[R(\d+)/(\d+)\]\[LR\d+\]\[PID:\d+\] "
     r"CHECKPOINT (\d+): ([^(\n]+?)(?: \(.*\))?"
@@ -22,12 +20,6 @@ dist.init_process_group("gloo")
 dist.all_reduce(torch.ones(3))
 dist.destroy_process_group()
 """
-
-
-def needs(*packages: str) -> None:
-    missing = [package for package in packages if importlib.util.find_spec(package) is None]
-    if missing:
-        pytest.skip(f"not installed: {', '.join(missing)}")
 
 
 def stages(ended: Ended) -> str:
@@ -55,6 +47,26 @@ def train(
     )
     ended = started.wait(timeout_s)
     return Ended(ended.code, ended.out, ended.err, own / "run")
+
+
+@pytest.fixture
+def short_training(tmp_path_factory: pytest.TempPathFactory) -> Ended:
+    """Three steps of `rankscope train --debug`."""
+    return once(
+        tmp_path_factory,
+        "short-training",
+        lambda rankscope: train(rankscope, "--debug", "--max-steps", 3, env=without_gpus()),
+    )
+
+
+@pytest.fixture
+def nan_training(tmp_path_factory: pytest.TempPathFactory) -> Ended:
+    """`rankscope train --debug`, in which rank 1 goes NaN at step 3."""
+    return once(
+        tmp_path_factory,
+        "nan-training",
+        lambda rankscope: train(rankscope, "--debug", "--fault", "nan@rank=1,step=3", env=without_gpus()),
+    )
 
 
 def without_gpus() -> dict[str, str]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from notes import EXAMPLES, needs, numbers, stages, train
+from notes import nan_training, numbers, stages
 
-from conftest import Rankscope
+from conftest import Ended, Rankscope
 from rankscope.evidence.model import Stage
 from rankscope.evidence.stage_numbers import SharedNumbers, numbered
+from shared_runs import lightning_run
 from test_examples import TWELVE
 
+__all__ = ["lightning_run", "nan_training"]
 ROW = "0.2"
 COMMAND_LINE = "rankscope run --stages on examples/lightning_wandb.py"
 DIFFERS = (
@@ -32,13 +34,10 @@ rankscope.stage("Data ready")
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_the_twelve_checkpoints_have_one_number_each_though_rank_0_alone_makes_a_run_of_wandb(
-    rankscope: Rankscope,
+    lightning_run: Ended,
 ) -> None:
-    needs("lightning", "wandb", "tokenizers")
-    options = ("--max_steps", 3, "--num_workers", 0, "--root", rankscope.folder / "logs")
-    ended = rankscope.run("--stages", "on", EXAMPLES / "lightning_wandb.py", *options, timeout_s=300)
-    assert ended.code == 0, ended.err.decode()
-    found = numbers(ended)
+    assert lightning_run.code == 0, lightning_run.err.decode()
+    found = numbers(lightning_run)
     for number, words in enumerate(TWELVE[:11], 1):
         assert found[words] == {0: [number], 1: [number]}, (words, found[words])
     assert set(found["wandb run ready"]) == {0}
@@ -55,11 +54,10 @@ def test_what_one_rank_does_more_does_not_shift_the_others(rankscope: Rankscope)
 
 
 @pytest.mark.slow
-def test_training_finished_is_not_said_of_a_run_that_ended_in_nan(rankscope: Rankscope) -> None:
-    ended = train(rankscope, "--debug", "--fault", "nan@rank=1,step=3", "--", "--stages", "on")
-    assert ended.code == 76, ended.err.decode()
-    assert "Training finished" not in stages(ended)
-    assert "First optimizer step done" in stages(ended)
+def test_training_finished_is_not_said_of_a_run_that_ended_in_nan(nan_training: Ended) -> None:
+    assert nan_training.code == 76, nan_training.err.decode()
+    assert "Training finished" not in stages(nan_training)
+    assert "First optimizer step done" in stages(nan_training)
 
 
 def stage(words: str, left_at: float) -> Stage:

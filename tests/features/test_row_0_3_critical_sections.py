@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from notes import EXAMPLES, needs, stages
+from notes import stages
 
-from conftest import Rankscope
+from conftest import Ended
+from shared_runs import lightning_try
+
+__all__ = ["lightning_try"]
 
 ROW = "0.3"
 COMMAND_LINE = "rankscope run --stages on examples/lightning_wandb.py --fast_dev_run 1"
@@ -17,12 +20,9 @@ DIFFERS = (
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_logger_and_trainer_are_announced_by_every_rank(rankscope: Rankscope) -> None:
-    needs("lightning", "wandb", "tokenizers")
-    options = ("--fast_dev_run", 1, "--root", rankscope.folder / "logs")
-    ended = rankscope.run("--stages", "on", EXAMPLES / "lightning_wandb.py", *options, timeout_s=300)
-    assert ended.code == 0, ended.err.decode()
-    told = stages(ended)
+def test_logger_and_trainer_are_announced_by_every_rank(lightning_try: Ended) -> None:
+    assert lightning_try.code == 0, lightning_try.err.decode()
+    told = stages(lightning_try)
     assert told.count("About to call WandbLogger constructor...") == 2
     assert told.count("About to call Trainer constructor with strategy=DDPStrategy...") == 2
     before, after = told.index("About to call Trainer constructor"), told.index(": Trainer ready (")

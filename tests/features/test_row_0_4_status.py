@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from notes import EXAMPLES, needs, stages
+from notes import stages
 
-from conftest import Rankscope
+from conftest import Ended, Rankscope
+from shared_runs import lightning_try
+
+__all__ = ["lightning_try"]
 
 ROW = "0.4"
 COMMAND_LINE = "rankscope run --stages on examples/lightning_wandb.py"
@@ -19,18 +22,14 @@ SHORT = "print('done')"
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_status_is_told_at_the_start_and_around_the_trainer(rankscope: Rankscope) -> None:
-    needs("lightning", "wandb", "tokenizers")
-    options = ("--fast_dev_run", 1, "--root", rankscope.folder / "logs")
-    env = {"WANDB_PROJECT": "rows", "HF_HOME": "/nowhere", "WANDB_API_KEY": "a-secret-that-must-not-be-told"}
-    ended = rankscope.run("--stages", "on", EXAMPLES / "lightning_wandb.py", *options, env=env, timeout_s=300)
-    assert ended.code == 0, ended.err.decode()
-    shown = ended.err.decode()
+def test_status_is_told_at_the_start_and_around_the_trainer(lightning_try: Ended) -> None:
+    shown, told = lightning_try.err.decode(), stages(lightning_try)
+    assert lightning_try.code == 0, shown
     assert "WANDB_PROJECT=rows" in shown
     assert "HF_HOME=/nowhere" in shown
-    assert "a-secret-that-must-not-be-told" not in shown + stages(ended)
+    assert "a-secret-that-must-not-be-told" not in shown + told
     for rank in (0, 1):
-        own = [line for line in stages(ended).splitlines() if f"[R{rank}/2]" in line and "] Status " in line]
+        own = [line for line in told.splitlines() if f"[R{rank}/2]" in line and "] Status " in line]
         assert len(own) == 2, own
         assert "Status before the trainer is made: CUDA" in own[0]
         assert "no process group" in own[0]

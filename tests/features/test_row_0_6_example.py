@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 import sys
 
 import pytest
-from notes import EXAMPLES, needs
 
 from conftest import Rankscope
+from ports import free_port
+from shared_runs import LIGHTNING, needs
 
 ROW = "0.6"
 COMMAND_LINE = "python -m torch.distributed.launch --nproc_per_node=2 examples/lightning_wandb.py --fast_dev_run 1"
@@ -20,10 +20,8 @@ OPTIONS = ("--fast_dev_run", 1, "--num_workers", 0, "--batch_size", 8, "--max_st
 @pytest.mark.parametrize("launcher", ["torch.distributed.launch", "torch.distributed.run"])
 def test_plain_launchers_start_it_to_its_end(rankscope: Rankscope, launcher: str) -> None:
     needs("lightning", "wandb", "tokenizers")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    command = (sys.executable, "-W", "ignore", "-m", launcher, "--nproc_per_node=2", f"--master_port={port}")
-    script = (EXAMPLES / "lightning_wandb.py", *OPTIONS, "--root", rankscope.folder / "logs")
+    command = (sys.executable, "-W", "ignore", "-m", launcher, "--nproc_per_node=2", f"--master_port={free_port()}")
+    script = (LIGHTNING, *OPTIONS, "--root", rankscope.folder / "logs")
     ended = rankscope.command(*command, *script).wait(240, gone_within_s=20)
     assert ended.code == 0, ended.err.decode()[-3000:]
     assert "max_steps=1` reached" in (ended.out + ended.err).decode()
@@ -33,5 +31,5 @@ def test_plain_launchers_start_it_to_its_end(rankscope: Rankscope, launcher: str
 @pytest.mark.timeout(400)
 def test_one_process_is_the_baseline(rankscope: Rankscope) -> None:
     needs("lightning", "wandb", "tokenizers")
-    script = (EXAMPLES / "lightning_wandb.py", *OPTIONS, "--root", rankscope.folder / "logs")
+    script = (LIGHTNING, *OPTIONS, "--root", rankscope.folder / "logs")
     assert rankscope.command(sys.executable, *script).wait(240, gone_within_s=20).code == 0

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 
 import pytest
-from notes import train, without_gpus
+from notes import short_training
 
-from conftest import Rankscope
+from conftest import Ended
 from rankscope.train.voice import step_line
 
+__all__ = ["short_training"]
 ROW = "1.4"
 COMMAND_LINE = "rankscope train --debug"
 DIFFERS = "Without a GPU the line begins with `R0:` and `[CPU 0]`."
@@ -21,10 +22,9 @@ def test_the_line_is_that_of_the_notes() -> None:
 
 
 @pytest.mark.slow
-def test_every_rank_writes_it_with_its_prefix(rankscope: Rankscope) -> None:
-    ended = train(rankscope, "--debug", "--max-steps", 3, env=without_gpus())
-    assert ended.code == 0, ended.err.decode()
-    shown = ended.out.decode()
+def test_every_rank_writes_it_with_its_prefix(short_training: Ended) -> None:
+    assert short_training.code == 0, short_training.err.decode()
+    shown = short_training.out.decode()
     form = (
         r"R(?:\d|0-1|0,1):INFO \| \[CPU (\d)\] Step \[(\d)/3\] \| "
         r"Loss: [\d.]+ \| LR: \S+ \| Grad Norm: [\d.]+ \| ETA: \S+"

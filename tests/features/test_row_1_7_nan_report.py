@@ -7,10 +7,11 @@ import re
 from typing import Any
 
 import pytest
-from notes import train, without_gpus
+from notes import nan_training
 
-from conftest import Rankscope
+from conftest import Ended
 
+__all__ = ["nan_training"]
 ROW = "1.7"
 COMMAND_LINE = "rankscope train --debug --fault nan@rank=1,step=3"
 DIFFERS = (
@@ -19,16 +20,15 @@ DIFFERS = (
 
 
 @pytest.mark.slow
-def test_report_checkpoint_and_tensors_are_those_of_the_notes(rankscope: Rankscope) -> None:
+def test_report_checkpoint_and_tensors_are_those_of_the_notes(nan_training: Ended) -> None:
     np = pytest.importorskip("numpy")
-    ended = train(rankscope, "--debug", "--fault", "nan@rank=1,step=3", env=without_gpus())
-    assert ended.code == 76, ended.err.decode()
-    shown = (ended.out + ended.err).decode()
+    shown = (nan_training.out + nan_training.err).decode()
+    assert nan_training.code == 76, shown
     assert re.search(r"NaN (?:LOSS|GRADIENT) DETECTED \[CPU 1\]", shown)
     for words in ("Step: 3", "Gradient Norm: nan", "PROBLEMATIC TENSORS:", "NaN count: "):
         assert words in shown, words
     assert "Total layers with NaN gradients:" in shown
-    folder = rankscope.folder / ".checkpoints"
+    folder = nan_training.run_dir.parent / ".checkpoints"
     assert (folder / "nan_grad_step_3.pt").exists()
     with (folder / "debug" / "nan_debug_step_3.pkl").open("rb") as file:
         debug_data: dict[str, Any] = pickle.load(file)

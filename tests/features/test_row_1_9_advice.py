@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from notes import train, without_gpus
+from notes import nan_training
 
 import rankscope.report.words  # noqa: F401  loads all advice
-from conftest import Rankscope
+from conftest import Ended
 from rankscope.diagnosis.rules.numbers.non_finite import _FIXES
 from rankscope.report.words.advice import ADVICE, advise
 from rankscope.train.settings import load_config
 
+__all__ = ["nan_training"]
 ROW = "1.9"
 COMMAND_LINE = "rankscope train --preset stable"
 DIFFERS = (
@@ -41,7 +42,6 @@ def test_memory_advice_names_smaller_batches() -> None:
 
 
 @pytest.mark.slow
-def test_a_real_nan_run_says_so(rankscope: Rankscope) -> None:
-    ended = train(rankscope, "--debug", "--fault", "nan@rank=1,step=3", env=without_gpus())
-    fix = " ".join(ended.verdict["fix"])
+def test_a_real_nan_run_says_so(nan_training: Ended) -> None:
+    fix = " ".join(nan_training.verdict["fix"])
     assert [name for name in SETTINGS if name not in fix] == []

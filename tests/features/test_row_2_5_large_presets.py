@@ -89,7 +89,7 @@ def test_the_number_of_ranks_by_variable() -> None:
 
 @pytest.mark.slow
 def test_variables_of_the_notes_are_honoured(rankscope: Rankscope) -> None:
-    script = rankscope.script("import os\nprint('of', os.environ['WORLD_SIZE'])")
+    script = rankscope.script("import os\nimport msgspec\nprint('of', os.environ['WORLD_SIZE'])")
     env = {"NUM_GPUS": "3", "RUN_IMPORT_TEST": "1", "RUN_SINGLE_GPU_TEST": "1"}
     ended = rankscope.command(*COMMAND, "run", "--run-dir", rankscope.folder / "run", script, env=env).wait(200)
     assert ended.code == 0, ended.err.decode()

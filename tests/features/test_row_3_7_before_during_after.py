@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import Iterator
 from datetime import timedelta
 
@@ -11,6 +10,7 @@ import pytest
 
 from conftest import COMMAND, Rankscope
 from namespaces import Host, hosts, why_not
+from ports import free_port
 from rankscope.errors import UsageError
 from rankscope.launch.nodes import meeting
 from rankscope.launch.nodes.meeting import check_meeting_place, leads_to_itself
@@ -63,9 +63,7 @@ def test_the_rank_with_another_port_is_the_culprit(rankscope: Rankscope, way: st
 
 @pytest.mark.slow
 def test_ranks_that_make_worlds_of_their_own_are_left_alone(rankscope: Rankscope) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
-        ports = [one.getsockname()[1], other.getsockname()[1]]
-    ended = rankscope.run(rankscope.script(OWN_JOBS), *ports, nproc=4, timeout_s=120)
+    ended = rankscope.run(rankscope.script(OWN_JOBS), free_port(), free_port(), nproc=4, timeout_s=120)
     assert ended.code == 0, ended.lines()
 
 

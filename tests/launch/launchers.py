@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-import socket
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,12 +44,6 @@ def _is_there(package: str) -> bool:
 def path_of_programs() -> str:
     """Console scripts of this interpreter's environment come first."""
     return os.pathsep.join((os.path.dirname(sys.executable), os.environ["PATH"]))
-
-
-def free_port() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
 
 
 PLAIN = str(PROGRAMS / "plain.py")

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from conftest import MARK, kill, marked
+from ports import free_port
 from rankscope.cli import main
 from rankscope.evidence.jobs import find_jobs, job_of_pids
 
@@ -104,8 +105,7 @@ def test_a_job_in_which_all_ranks_wait_is_not_ok(tmp_path: Path, capsys: pytest.
 def test_two_jobs_and_what_an_earlier_one_left_behind_are_told_apart(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = int(free.getsockname()[1])
+    port = free_port()
     with torchrun(tmp_path / "earlier", "skips", port=port) as earlier:
         earlier.send_signal(signal.SIGKILL)
         earlier.wait()

@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -47,31 +46,14 @@ MISTAKES = {
 """Arguments of `rankscope run`, and a word of the line that is said about them."""
 
 
-@pytest.fixture(scope="module")
-def mistaken(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[tuple[Ended, set[str]]]]]:
-    """All of them, two at a time, each in a folder of its own: how it ended, and what came to be there."""
-
-    def run(arguments: str, launcher: Rankscope) -> tuple[Ended, set[str]]:
-        launcher.script(GOOD)
-        before = everything_in(launcher.folder)
-        ended = launcher.command(*COMMAND, "run", *arguments.split()).wait(60.0)
-        return ended, everything_in(launcher.folder) - before
-
-    launchers = {arguments: Rankscope(tmp_path_factory.mktemp("mistake")) for arguments in MISTAKES}
-    with ThreadPoolExecutor(2) as pool:
-        yield {arguments: pool.submit(run, arguments, launcher) for arguments, launcher in launchers.items()}
-    for launcher in launchers.values():
-        launcher.end()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("arguments", MISTAKES)
-def test_mistake_in_the_command_is_one_line(
-    mistaken: dict[str, Future[tuple[Ended, set[str]]]], arguments: str
-) -> None:
-    ended, made = mistaken[arguments].result()
+def test_mistake_in_the_command_is_one_line(rankscope: Rankscope, arguments: str) -> None:
+    rankscope.script(GOOD)
+    before = everything_in(rankscope.folder)
+    ended = rankscope.command(*COMMAND, "run", *arguments.split()).wait(60.0)
     assert MISTAKES[arguments] in the_one_line(ended)
-    assert made == set()
+    assert everything_in(rankscope.folder) == before
 
 
 def test_unknown_verb_is_one_line_with_the_nearest(rankscope: Rankscope) -> None:

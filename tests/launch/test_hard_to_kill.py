@@ -42,7 +42,8 @@ def test_a_signal_is_never_a_success_whenever_it_comes(
     ended = started.wait(60.0)
     said = ended.err.decode()
     assert ended.code == 128 + number, said
-    assert "Traceback" not in said
+    # Until our first function runs, which takes longer than the first of the waits on a busy machine, Python answers.
+    assert "Traceback" not in said or "rankscope/start.py" not in said, said
     verdict = ended.run_dir / "verdict.json"
     if verdict.exists():
         assert json.loads(verdict.read_bytes())["outcome"] == "interrupted", said

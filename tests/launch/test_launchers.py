@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launchers import LAUNCHERS, Launcher, free_port, path_of_programs
+from launchers import LAUNCHERS, Launcher, path_of_programs
 
 from conftest import COMMAND, Ended, Rankscope
 from one_slurm import slurm
+from ports import free_port
 
 __all__ = ["slurm"]
 
@@ -45,7 +46,7 @@ def watch(rankscope: Rankscope, launcher: Launcher, fault: str, request: pytest.
     if launcher.missing is not None:
         pytest.skip(f"{launcher.missing} is not installed")
     own = rankscope.folder / "run"
-    port = free_port()
+    port = str(free_port())
     command = [word.replace("PORT", port) for word in launcher.command]
     env = {"FAULT": fault, "FREE_PORT": port, "OMP_NUM_THREADS": "1", **dict(launcher.env)}
     env |= request.getfixturevalue(launcher.fixture) if launcher.fixture else {}
@@ -168,7 +169,7 @@ def test_ctrl_c_takes_a_last_look_before_the_command_has_it(rankscope: Rankscope
 def test_job_that_its_launcher_restarts_is_watched_again(rankscope: Rankscope) -> None:
     """What ended the first attempt is kept beside the verdict."""
     launcher = LAUNCHERS[0]
-    env = {"FAULT": "crash once", "FREE_PORT": free_port(), "PATH": path_of_programs(), "OMP_NUM_THREADS": "1"}
+    env = {"FAULT": "crash once", "FREE_PORT": str(free_port()), "PATH": path_of_programs(), "OMP_NUM_THREADS": "1"}
     words = [*launcher.command[:1], "--max-restarts=1", *launcher.command[1:]]
     run = rankscope.folder / "run"
     ended = rankscope.command(*COMMAND, "watch", "--stages", "off", "--run-dir", run, "--", *words, env=env).wait(100.0)

@@ -12,10 +12,10 @@ import time
 from pathlib import Path
 
 import pytest
-from launchers import free_port
 from receiver import receiver
 
 from conftest import COMMAND, Rankscope, wait_until
+from ports import free_port
 from rankscope.report.notices.notifier import LIMIT_S
 
 pytestmark = pytest.mark.slow

@@ -38,15 +38,9 @@ def test_a_program_that_changes_its_folder_still_leaves_its_error_file(rankscope
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another user's folder")
-@pytest.mark.parametrize("link", ["run.json", "verdict.json", "stages.log", "ranks.json", "logs", "evidence"])
-def test_nothing_is_written_through_links_that_another_user_laid(
-    rankscope: Rankscope, tmp_path: Path, link: str
-) -> None:
-    precious = tmp_path / "precious"
-    precious.write_text("do not lose this")
+def test_nothing_is_written_through_links_that_another_user_laid(rankscope: Rankscope, tmp_path: Path) -> None:
     folder = tmp_path / "theirs"
-    folder.mkdir()
-    (folder / link).symlink_to(precious)
+    precious = lay_links(folder, "run.json", "verdict.json", "stages.log", "ranks.json", "logs", "evidence")
     os.chown(folder, 4321, 4321)
     script = rankscope.script("print('ran')")
 
@@ -58,7 +52,17 @@ def test_nothing_is_written_through_links_that_another_user_laid(
         f"rankscope: the run folder '{folder}' belongs to user 4321: nothing is written there. "
         "Give one with --run-dir that is yours, or that does not exist yet\n"
     )
-    assert precious.read_text() == "do not lose this"
+    assert {path.read_text() for path in precious} == {"do not lose this"}
+
+
+def lay_links(folder: Path, *names: str) -> list[Path]:
+    """Makes the folder, with links of these names; gives what they lead to."""
+    folder.mkdir()
+    led_to = [folder.with_name(f"precious {name}") for name in names]
+    for name, path in zip(names, led_to, strict=True):
+        path.write_text("do not lose this")
+        (folder / name).symlink_to(path)
+    return led_to
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another user's link")
@@ -75,14 +79,17 @@ def test_a_link_that_another_user_laid_is_no_run_folder(rankscope: Rankscope, tm
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["run.json", "verdict.json", "stages.log", "ranks.json", "environment.json"])
-def test_a_link_in_our_own_folder_is_not_followed_either(rankscope: Rankscope, tmp_path: Path, name: str) -> None:
-    precious = tmp_path / "precious"
-    precious.write_text("do not lose this")
+@pytest.mark.parametrize(
+    "names",
+    [["run.json"], ["verdict.json", "stages.log", "ranks.json", "environment.json"]],
+    ids=["an earlier run", "no run"],
+)  # a folder with the first one is moved aside, and the others are never met
+def test_links_in_our_own_folder_are_not_followed_either(
+    rankscope: Rankscope, tmp_path: Path, names: list[str]
+) -> None:
     folder = tmp_path / "ours"
-    folder.mkdir()
-    (folder / name).symlink_to(precious)
+    precious = lay_links(folder, *names)
     script = rankscope.script("print('ran')")
     ended = rankscope.command(*COMMAND, "run", "--nproc-per-node", 1, "--run-dir", folder, script).wait()
     assert ended.code == 0, ended.err.decode()
-    assert precious.read_text() == "do not lose this"
+    assert {path.read_text() for path in precious} == {"do not lose this"}

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 from conftest import Rankscope, Started
+from ports import free_port
 
 pytestmark = pytest.mark.slow
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
@@ -53,17 +53,11 @@ def side_by_side(rankscope: Rankscope, *command: object, env: dict[str, str] | N
     for name, launcher in (("torchrun", TORCHRUN), ("rankscope", (sys.executable, "-m", "rankscope", "run"))):
         seen = rankscope.folder / name
         seen.mkdir()
-        words = [str(word).replace("PORT", free_port()) for word in command]
+        words = [str(word).replace("PORT", str(free_port())) for word in command]
         given = {**(env or {}), "SEEN": str(seen)}
         started.append((rankscope.given(*launcher, *words, env=given, stdin=b"told"), seen))
     ended = [(each.wait(), seen_by_ranks(seen)) for each, seen in started]
     return ended[0], ended[1]
-
-
-def free_port() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
 
 
 def plain(environment: dict[str, str]) -> dict[str, str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from ports import free_port
 from rankscope.train.config import (
     CheckpointConfig,
     DataConfig,
@@ -86,13 +86,6 @@ def end(processes: Sequence[subprocess.Popen[str]]) -> None:
         process.wait()
         if process.stdout is not None:
             process.stdout.close()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def state(folder: Path, step: int = STEPS) -> dict[str, Tensor]:
