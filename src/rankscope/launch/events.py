@@ -105,6 +105,14 @@ class Ruled:
 
 
 @dataclass(frozen=True, slots=True)
+class StoppedElsewhere:
+    """A signal has stopped the ranks of another node, which has said so and left; this node speaks for all."""
+
+    host: str
+    signal: int
+
+
+@dataclass(frozen=True, slots=True)
 class Signalled:
     number: int
     at: float
@@ -190,6 +198,7 @@ Event = (
     | StragglersSeen
     | Noted
     | Ruled
+    | StoppedElsewhere
     | Signalled
     | CutShort
     | ElasticStops
