@@ -68,6 +68,7 @@ def ruled(outcome: Outcome, reason: on.Reason, *, stop: bool = True, signal: int
 
 
 EVENTS: tuple[on.Event, ...] = (
+    on.StoppedElsewhere("other", 2),
     started(),
     started(1, restarts_left=1),
     started(several=True),

@@ -363,6 +363,31 @@ def test_first_look_at_a_failure_counts() -> None:
     assert state.found.outcome == "crash"
 
 
+def test_a_node_whose_ranks_have_ended_well_still_speaks_for_the_others() -> None:
+    """Torch's agent waits for the other nodes by then: it has closed here, and is asked to wait no more."""
+    run = (started(several=True), on.ElasticStops(WELL))
+    state, actions = walk(*run)
+    assert (state.phase, actions) == ("running", [on.LetGo(False)])
+    assert (last(*run, on.Over(WELL)).verdict.outcome, code(*run, on.Over(WELL))) == ("ok", 0)
+    lost = (*run, looked("crash"), on.ElasticStops(WELL))
+    assert kinds(walk(*lost)[1][1:]) == [on.Keep, on.TellNodes, on.Tell, on.StopRanks, on.SeeToTheEnd, on.LetGo]
+    assert (last(*lost, on.Over(WELL)).verdict.outcome, code(*lost, on.Over(WELL))) == ("crash", 75)
+
+
+def test_a_node_that_was_stopped_by_a_signal_ends_the_job_on_all() -> None:
+    stopped = on.StoppedElsewhere("other", 2)
+    run = (started(several=True), stopped, on.ElasticStops(FAILED), taken("hang", "interrupt"))
+    _, actions = walk(*run)
+    assert kinds(actions)[:4] == [on.Tell, on.StopRanks, on.SeeToTheEnd, on.TakeEvidence]
+    (word,) = [action for action in actions if isinstance(action, on.TellNodes)]
+    assert (word.verdict.outcome, word.stop, word.reason, word.signal) == ("interrupted", True, "signal", 2)
+    assert on.LetGo(False) in actions
+    assert (last(*run, on.Over(STOPPED)).verdict.outcome, code(*run, on.Over(STOPPED))) == ("interrupted", 130)
+    waiting = (started(several=True), on.ElasticStops(WELL), stopped, on.ElasticStops(WELL), on.Over(WELL))
+    assert (last(*waiting).verdict.outcome, code(*waiting)) == ("interrupted", 130)
+    assert walk(started(several=True, restarts_left=1), stopped)[1] == [], "torch's agents may start again"
+
+
 def test_ranks_of_this_node_that_ended_well_do_not_hide_a_failure_elsewhere() -> None:
     crash = replace(verdict("crash", rank=5), exit_codes={5: 9})
     failed = on.Ruled(crash, True, "failure", None, "other")

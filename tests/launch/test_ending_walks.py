@@ -50,7 +50,7 @@ class Machine:
     def feed(self, event: Event) -> None:
         if self.gone:
             return
-        if isinstance(event, on.LookBroke | on.Ruled):
+        if isinstance(event, on.LookBroke | on.Ruled | on.StoppedElsewhere):  # the last look comes when elastic stops
             self.excused = True
         if isinstance(event, on.ElasticStops):
             self.waiting = True
@@ -103,7 +103,8 @@ POLICIES = st.builds(
     on_nan=st.sampled_from(["report", "stop"]),
     on_corrupt=st.sampled_from(["report", "stop"]),
 )
-OUTSIDE = [event for event in EVENTS if isinstance(event, on.Looked | on.Recovered | on.Ruled | on.ElasticLate)]
+_OF_NODES = on.Ruled | on.StoppedElsewhere
+OUTSIDE = [event for event in EVENTS if isinstance(event, on.Looked | on.Recovered | _OF_NODES | on.ElasticLate)]
 
 
 def happen(machine: Machine, data: st.DataObject) -> None:
@@ -116,7 +117,7 @@ def happen(machine: Machine, data: st.DataObject) -> None:
             event = data.draw(st.sampled_from(OUTSIDE))
             if isinstance(event, on.Looked):
                 event = replace(event, evidence=replace(event.evidence, attempt=machine.attempt))
-            if machine.several or not isinstance(event, on.Ruled):
+            if machine.several or not isinstance(event, _OF_NODES):
                 machine.feed(event)
         case "answer":
             machine.answer()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import signal
 import socket
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -35,7 +37,7 @@ from rankscope.evidence.model import (
     Syscall,
     Thread,
 )
-from rankscope.launch.events import Ruled, TellNodes
+from rankscope.launch.events import Ruled, StoppedElsewhere, TellNodes
 from rankscope.launch.nodes.channel import Channel, ChannelLost, serves
 from rankscope.launch.nodes.exchange import Exchange
 from rankscope.launch.nodes.opening import open_exchange
@@ -183,6 +185,38 @@ print("ended", os.environ["RANK"], flush=True)
     nodes[1].wait(30.0)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("blow", ["kill", "terminate"])
+def test_a_node_does_not_wait_for_the_end_of_one_that_was_struck(
+    rankscope: Rankscope, machines: list[Host], blow: str
+) -> None:
+    script = rankscope.script(
+        """
+import os, time
+if os.environ["RANK"] == "1":
+    time.sleep(60)
+print("ended", os.environ["RANK"], flush=True)
+"""
+    )
+    nodes = start(rankscope, machines, [1, 1], script)
+    nodes[0].shows("ended 0")
+    time.sleep(2)
+    clock = Clock()
+    if blow == "kill":
+        kill_node(machines[1])
+    else:
+        nodes[1].process.send_signal(signal.SIGTERM)
+    ended = nodes[0].wait(60.0)
+    assert clock.stop() < VERDICT_LIMIT_S
+    verdict = verdict_of(rankscope, machines[0])
+    if blow == "kill":
+        assert (ended.code, verdict["outcome"], verdict["cause"]) == (75, "crash", "killed")
+        assert blamed(verdict) == {(machines[1].name, 1)}
+    else:
+        assert (ended.code, verdict["outcome"]) == (143, "interrupted")
+        assert b"the signal came to the launcher on" in ended.err
+
+
 def pids_on(host: Host) -> list[int]:
     told = subprocess.run(["ip", "netns", "pids", host.namespace], capture_output=True, text=True, check=True)
     return [int(pid) for pid in told.stdout.split()]
@@ -317,6 +351,58 @@ def test_a_connection_of_the_ranks_own_to_a_lost_machine_is_no_call_outside_of_t
     assert verdict.cause == ("blocked-call" if blamed else "address-unreachable")
 
 
+@pytest.mark.parametrize(
+    ("state", "listens", "cause", "blamed"),
+    [
+        ("gone", "10.0.0.1", "killed", [1]),
+        ("gone", "0.0.0.0", "killed", [1]),
+        ("unreachable", "10.0.0.1", "address-unreachable", [1]),
+        ("unreachable", "127.0.0.1", "blocked-call", [0]),
+        ("answered", "10.0.0.1", "blocked-call", [0]),
+    ],
+)
+def test_a_rank_that_waits_to_be_called_by_a_lost_machine_is_not_to_blame(
+    state: str, listens: str, cause: str, blamed: list[int]
+) -> None:
+    """Found by chaos: the launcher of the other machine was killed before its rank had connected."""
+    call = Syscall("accept4", 3, f"tcp {listens}:21107 listening")
+    samples = tuple(ProcessSample(at, "S", 1.0, 10, 10, 1 << 20, syscall=call) for at in (99.0, 99.8))
+    thread = Thread(7, "MainThread", True, (Frame("peer", "/job/train.py", 13, True),))
+    stacks = tuple(StackSample(at, (thread,), "py-spy") for at in (99.0, 99.8))
+    waiting = rank(0, "node-0", processes=samples, stacks=stacks, still_for_s=34.0)
+    here = NodeEvidence("node-0", (0,), "answered", 41, None, "node-0", True, "10.0.0.1")
+    other = NodeEvidence("node-1", (1,), state, 42, 5.0, "node-0", True, "10.0.0.2")
+    verdict = conclude(evidence(waiting, world=2, nodes=(here, other), speaker=True, stall_after_s=30.0))
+    assert [culprit.rank for culprit in verdict.culprits] == blamed
+    assert verdict.cause == cause
+    assert (verdict.certainty == "proven") == (state == "gone")
+
+
+def progress(changed_at: float) -> Progress:
+    return Progress("step", 1000.0, 1, 1, changed_at, 2, 0, (), ())
+
+
+@pytest.mark.parametrize(
+    ("more", "silent_s", "missed"),
+    [
+        ({"progress": progress(1080.0)}, 12.0, True),
+        ({"progress": progress(1080.0)}, 5.0, False),  # it may be between two steps
+        ({"progress": progress(1099.0)}, 12.0, False),  # it gets on without them
+        ({"exit": Exit(0, 1097.0, by_launcher=False)}, 5.0, True),  # only its launcher is left, and waits
+    ],
+    ids=["tries again and again", "not for long", "gets on", "has ended well"],
+)
+def test_whoever_does_not_get_on_without_the_ranks_of_a_node_that_is_gone_misses_them(
+    more: dict[str, Any], silent_s: float, missed: bool
+) -> None:
+    """Found by chaos: ranks that try to connect again and again never stand still."""
+    here = NodeEvidence("node-0", (0,), "answered", 41, None, "node-0", True, "10.0.0.1")
+    other = NodeEvidence("node-1", (1,), "gone", 42, silent_s, "node-0", True, "10.0.0.2")
+    verdict = conclude(evidence(rank(0, "node-0", **more), world=2, nodes=(here, other), speaker=True))
+    assert (verdict.cause, verdict.certainty) == (("killed", "proven") if missed else (None, "proven"))
+    assert [(culprit.host, culprit.rank) for culprit in verdict.culprits] == ([("node-1", 1)] if missed else [])
+
+
 @pytest.mark.parametrize(("state", "blamed"), [("gone", [0]), ("answered", [1])])
 def test_a_connection_of_the_ranks_own_that_ended_with_its_machine_is_a_consequence(
     state: str, blamed: list[int]
@@ -383,6 +469,118 @@ def test_nobody_waits_for_the_verdict_of_a_speaker_that_is_gone() -> None:
         team.close()
 
 
+@pytest.mark.parametrize("done", [False, True])
+def test_a_launcher_that_left_without_a_goodbye_is_missed_unless_its_ranks_had_ended_well(done: bool) -> None:
+    """Found by chaos: the other launcher waited five minutes for it to end."""
+    team = Team(2)
+    left, speaker = team.nodes
+    try:
+        assert wait_until(lambda: speaker.beating() == {0}, 30.0)
+        left.tell_done(done)
+        number = speaker._beats[0].number
+        assert wait_until(lambda: speaker._beats[0].number > number + 1, 30.0)
+        assert not speaker.somebody_is_gone()
+        left._stop.set()
+        left._thread.join()
+        left._door.close()
+        assert not speaker.all_left()
+        assert wait_until(lambda: bool(left_for(speaker, 60.0) and (speaker.somebody_is_gone() or done)), 30.0)
+        assert speaker.somebody_is_gone() is not done
+        seen = speaker.gather("still")
+        assert seen is not None
+        assert [node.state for node in seen.nodes] == ["ended" if done else "gone", "answered"]
+        assert speaker.all_left()
+    finally:
+        team.close()
+
+
+def left_for(exchange: Exchange, seconds: float) -> bool:
+    """As if the first node had been silent for so long."""
+    exchange._heard[0] = time.monotonic() - seconds
+    return True
+
+
+def test_the_speaker_hears_which_signal_has_stopped_another_node() -> None:
+    """Found by chaos: the ranks of the others waited on for those of a node that was interrupted."""
+    team = Team(3)
+    try:
+        assert wait_until(lambda: team.nodes[1].beating() == {0, 2}, 30.0)
+        team.nodes[0].close("ended", signal.SIGINT)
+        team.nodes[2].tell_done(True)
+        team.nodes[2].close("ended", signal.SIGTERM)
+        assert wait_until(team.nodes[1].all_left, 30.0)
+        assert team.stops[1] == [StoppedElsewhere("node-0", signal.SIGINT)]
+        assert not team.nodes[1].somebody_is_gone()
+    finally:
+        team.close()
+
+
+def test_a_node_is_known_to_the_others_before_its_first_beat(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by chaos: its launcher was killed before the thread that speaks had come to its first word."""
+    monkeypatch.setattr(Exchange, "start", lambda _self: None)
+    team = Team(2)
+    try:
+        team.nodes[1]._turn()
+        assert team.nodes[1].hellos[0] == team.nodes[0].own
+        team.nodes[0]._door.close()
+        assert not team.nodes[1].somebody_is_gone()
+        assert left_for(team.nodes[1], 60.0)
+        assert team.nodes[1].somebody_is_gone()
+    finally:
+        team.close()
+
+
+def test_a_node_with_the_store_that_was_never_met_is_known_by_its_store() -> None:
+    """Found by chaos: it was killed the moment its ranks had started."""
+    refused = Door("127.0.0.1")
+    refused.close()
+
+    def nobody(_limit: float) -> None:
+        raise ConnectionRefusedError
+
+    channel = Channel(nobody, "rankscope/", b"known to all of them", ("127.0.0.1", refused.port))
+    own = Hello(1, "node-1", "127.0.0.1", 1, (2, 3), 1, holds_store=False)
+    door = Door("127.0.0.1")
+    here = evidence(*(rank(number, "node-1", progress=progress(1010.0)) for number in (2, 3)))
+    exchange = Exchange(channel, own, 2, door, lambda _trigger: here, lambda _ruled: None, lambda _note: None)
+    exchange.start()
+    try:
+        assert wait_until(lambda: channel.lost is not None, 10.0)
+        assert not exchange.somebody_is_gone()
+        exchange._answered_at -= 12.0
+        assert exchange.somebody_is_gone()
+        seen = exchange.gather("still")
+        assert seen is not None
+        lost = seen.nodes[-1]
+        assert (lost.host, lost.ranks, lost.state, lost.pid) == ("127.0.0.1", (0, 1), "gone", None)
+        verdict = conclude(seen)
+    finally:
+        exchange.close("ended")
+    assert verdict.headline.startswith("the node 127.0.0.1 (ranks 0, 1) is gone: its launcher was killed")
+    assert verdict.because[0] == "127.0.0.1 refuses connections to its launcher: the process has ended"
+
+
+@pytest.mark.parametrize("why", ["asked", "all left"])
+def test_nobody_waits_for_the_end_of_launchers_that_will_not_come(monkeypatch: pytest.MonkeyPatch, why: str) -> None:
+    from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+
+    from rankscope.launch import agent as module
+
+    never = threading.Event()
+    monkeypatch.setattr(LocalElasticAgent, "_exit_barrier", lambda _self: never.wait(60.0))
+    agent = module.ScopeAgent.__new__(module.ScopeAgent)
+    nodes = SimpleNamespace(all_left=lambda: why == "all left")
+    vars(agent).update(
+        _worker_group=SimpleNamespace(group_world_size=2),
+        _job=SimpleNamespace(nodes=nodes),
+        _asked="stop" if why == "asked" else None,
+    )
+    begun = time.monotonic()
+    agent._exit_barrier()
+    never.set()
+    assert time.monotonic() - begun < 10.0
+
+
 def test_a_store_that_never_answers_does_not_keep_a_launcher_from_ending() -> None:
     """Its node is cut off: the last word reaches nobody, and is not waited for."""
     never = threading.Event()
@@ -410,6 +608,7 @@ class Team:
 
         self.store = TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=20), wait_for_workers=False)
         self.rulings: dict[int, list[Ruled]] = {number: [] for number in range(count)}
+        self.stops: dict[int, list[StoppedElsewhere]] = {number: [] for number in range(count)}
         self.notes: list[str] = []
         self.nodes: list[Exchange] = []
         for number in range(count):
@@ -421,13 +620,19 @@ class Team:
                 ranks=(number,),
                 attempt_key="mark",
                 collect=lambda _trigger, number=number: evidence(rank(number, f"node-{number}"), world=count),  # type: ignore[misc]
-                hand_over=self.rulings[number].append,
+                hand_over=functools.partial(self.hear, number),
                 note=self.notes.append,
                 holds_store=number == 1,
                 key=key,
             )
             assert opened is not None
             self.nodes.append(opened)
+
+    def hear(self, number: int, event: Ruled | StoppedElsewhere) -> None:
+        if isinstance(event, Ruled):
+            self.rulings[number].append(event)
+        else:
+            self.stops[number].append(event)
 
     def close(self) -> None:
         closing = [threading.Thread(target=node.close, args=("ended",)) for node in self.nodes]

@@ -86,7 +86,7 @@ def test_a_stranger_cannot_take_the_place_of_a_node_that_has_the_key() -> None:
         stranger(team).say("hello/0", encode(forged))
         stranger(team).append("hellos", b"0,")
         assert wait_until(lambda: 0 in team.nodes[1].hellos, 30.0)
-        team.nodes[0]._introduce()
+        team.nodes[0].introduce(team.nodes[0]._channel)
         assert wait_until(lambda: team.nodes[1].hellos.get(0) == team.nodes[0].own, 30.0)
         stranger(team).say("hello/0", encode(forged))
         stranger(team).say("beat/0", encode(Beat(999, time.time(), failed=True, wants=99)))
@@ -108,7 +108,7 @@ def test_nonsense_on_the_store_is_noted_and_the_nodes_go_on(place: str, said: by
         stranger(team).set(place, said)
         stranger(team).append("hellos", b"-1,77777777777,x,," * 50)
         time.sleep(0.7)
-        team.nodes[0]._introduce()
+        team.nodes[0].introduce(team.nodes[0]._channel)
         seen = team.nodes[1].gather("still")
         assert seen is not None
         assert len(seen.ranks) == 2

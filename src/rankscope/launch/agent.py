@@ -14,11 +14,13 @@ from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElas
 from torch.distributed.elastic.multiprocessing import PContext, SignalException
 from torch.distributed.elastic.multiprocessing.api import SubprocessContext
 
+from rankscope.evidence.model import Evidence
 from rankscope.launch import passed_on
 from rankscope.launch.departures import Departures
-from rankscope.launch.events import RanksStopped, Signalled, Started
+from rankscope.launch.events import RanksStopped, Ruled, Signalled, Started, StoppedElsewhere
 from rankscope.launch.job import Job, RankProcess
 from rankscope.launch.nodes.channel import ChannelLost
+from rankscope.launch.nodes.exchange import RESTARTED
 from rankscope.launch.nodes.meeting import check_meeting_place
 from rankscope.launch.nodes.opening import open_exchange
 from rankscope.launch.process_tree import become_subreaper, kill_descendants, reap_orphans, wake_to_end
@@ -29,6 +31,8 @@ _GRACE_OF_THE_STUCK_S = 5
 _WATCH_S = 0.4
 """Between two looks at ranks of which none has ended, beside elastic's own interval."""
 _EXIT_BARRIER_S = 0.2
+_START_S = 30.0
+"""How long another node's question waits for the ranks to be started."""
 
 
 class ScopeAgent(LocalElasticAgent):
@@ -41,6 +45,8 @@ class ScopeAgent(LocalElasticAgent):
         self._grace_s = grace_s
         self._departures = Departures()
         self._asked: Literal["stop", "restart"] | None = None
+        self._ranks_run = threading.Event()
+        """Those of this attempt; the launchers have met by then."""
         supervisor.serve(self)
         for number in passed_on.SIGNALS:
             if number not in _handled() and signal.getsignal(number) != signal.SIG_IGN:
@@ -58,12 +64,14 @@ class ScopeAgent(LocalElasticAgent):
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         become_subreaper()
+        attempt = worker_group.spec.max_restarts - self._remaining_restarts
         self._check_meeting_place(worker_group)
+        self._ranks_run.clear()
+        self._meet_other_nodes(worker_group, attempt)
         started_at = time.time()
         pids: dict[int, Any] = super()._start_workers(worker_group)
         context = self._pcontext
         assert context is not None
-        attempt = worker_group.spec.max_restarts - self._remaining_restarts
         self._job.started(
             attempt,
             worker_group.workers[0].world_size,
@@ -87,10 +95,10 @@ class ScopeAgent(LocalElasticAgent):
                 several_nodes=(worker_group.group_world_size or 1) > 1,
             )
         )
+        self._ranks_run.set()
         self._departures.expect(pids.values())
         self._take_over_closing(context)
         self._take_over_signals()
-        self._meet_other_nodes(worker_group, attempt)
         return pids
 
     def _check_meeting_place(self, worker_group: WorkerGroup) -> None:
@@ -103,9 +111,10 @@ class ScopeAgent(LocalElasticAgent):
             check_meeting_place(store, key, worker_group.group_rank or 0, nodes, address)
 
     def _meet_other_nodes(self, worker_group: WorkerGroup, attempt: int) -> None:
-        """Small facts and evidence travel over the store that elastic already runs."""
+        """Small facts and evidence travel over the store that elastic already runs. Before the ranks start: a launcher
+        that is lost with them is known to the others by then."""
         if self._job.nodes is not None:
-            self._job.nodes.close("restarted")
+            self._job.nodes.close(RESTARTED)
             self._job.nodes = None
         if (worker_group.group_world_size or 1) < 2:
             return
@@ -119,13 +128,22 @@ class ScopeAgent(LocalElasticAgent):
                 host=self._job.host,
                 ranks=tuple(worker.global_rank for worker in worker_group.workers),
                 attempt_key=f"rankscope/attempt/{attempt}" if static else "rankscope/attempt",
-                collect=self._job.collect,
-                hand_over=self._supervisor.feed,
+                collect=self._collect_for_nodes,
+                hand_over=self._hear_nodes,
                 note=self._job.note_problem,
                 key=self._job.node_key,
             )
         except (ChannelLost, RuntimeError, OSError) as error:
             self._job.note_problem(f"the other nodes could not be reached: {type(error).__name__}: {error}")
+
+    def _collect_for_nodes(self, trigger: str) -> Evidence:
+        self._ranks_run.wait(_START_S)
+        return self._job.collect(trigger)
+
+    def _hear_nodes(self, event: Ruled | StoppedElsewhere) -> None:
+        self._ranks_run.wait(_START_S)
+        if not (self._job.may_shrink and isinstance(event, StoppedElsewhere)):
+            self._supervisor.feed(event)
 
     def _take_over_closing(self, context: PContext) -> None:
         """Whatever makes elastic stop the ranks passes through `close`: the one place to be before it."""
@@ -169,15 +187,19 @@ class ScopeAgent(LocalElasticAgent):
 
     def _exit_barrier(self) -> None:
         """Elastic waits here for up to five minutes until the other nodes are done, inside a call of the store that no
-        signal interrupts. This thread stays free to take one."""
+        signal interrupts. This thread stays free to take one, and waits for nobody who will not come."""
         wait: Callable[[], None] = super()._exit_barrier
         if (self._worker_group.group_world_size or 1) < 2:
             wait()
             return
         waiting = threading.Thread(target=wait, name="rankscope-exit-barrier", daemon=True)
         waiting.start()
-        while waiting.is_alive():
+        while waiting.is_alive() and self._asked is None:
+            nodes = self._job.nodes
+            left = nodes is not None and nodes.all_left()
             waiting.join(_EXIT_BARRIER_S)
+            if left:
+                return
 
 
 def _handled() -> list[signal.Signals]:

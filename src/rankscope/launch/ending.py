@@ -23,6 +23,7 @@ from rankscope.diagnosis.facts.run import (
     NobodyNamed,
     Overheard,
     SaidMeanwhile,
+    SignalCameTo,
 )
 from rankscope.diagnosis.finding import Ruling
 from rankscope.diagnosis.retry import fails_alike, will_fail_again
@@ -278,6 +279,15 @@ def _look_alone(state: State) -> Step:
     return replace(state, phase="looking"), (on.TakeEvidence("failure", alone=True),)
 
 
+def _stopped_elsewhere(state: State, event: on.StoppedElsewhere) -> Step:
+    """A job of a fixed size is stopped as a whole. Where torch may start again, its agents see to it."""
+    if state.phase != "running" or state.restarts_left > 0 or state.cut_by is not None:
+        return state, ()
+    notes = (*state.notes, SignalCameTo(event.host))
+    state, ask = _ask(replace(state, cut_by=event.signal, notes=notes), "signal")
+    return state, (on.Tell(live.LastLook(event.signal)), *ask)
+
+
 # Signals.
 
 
@@ -323,6 +333,8 @@ def _elastic_stops(state: State, event: on.ElasticStops) -> Step:
         return state, (on.LetGo(_stuck(state)),)
     if state.phase == "awaiting":
         return state, (on.AwaitRuling(),)
+    if state.several_nodes and state.phase == "running" and all_well(event.ends):
+        return state, (on.LetGo(hurry=False),)  # nothing is left to stop here; the job goes on elsewhere
     if state.found is not None or not event.ends or all_well(event.ends):
         return _release(state)
     state = replace(state, phase="looking")
@@ -340,7 +352,7 @@ def _taken(state: State, event: on.Taken) -> Step:
         return _release(state)  # somebody else was first
     interrupted = event.evidence.trigger == "interrupt"
     reason: Reason = "signal" if interrupted else "failure"
-    verdict = pronounce(interruption(event.ruling, state.signal) if interrupted else event.ruling, state.policy.lang)
+    verdict = pronounce(interruption(event.ruling, _cutting(state)) if interrupted else event.ruling, state.policy.lang)
     state, keep = _find(replace(state, phase="holding"), verdict, event.evidence, reason)
     tell: tuple[Action, ...] = ()
     if verdict.outcome in ("ok", "interrupted"):
@@ -464,12 +476,17 @@ def _ask(state: State, reason: Reason, *, restart: bool = False) -> Step:
 
 
 def _tell_nodes(state: State, verdict: Verdict, stop: bool, reason: Reason) -> tuple[Action, ...]:
-    number = state.signal if reason == "signal" else None
+    number = _cutting(state) if reason == "signal" else None
     return (on.TellNodes(verdict, stop, reason, number),) if state.several_nodes else ()
 
 
 def _folder(state: State) -> str:
     return f"evidence/attempt_{state.attempt}"
+
+
+def _cutting(state: State) -> int | None:
+    """The signal that ends the run, here or elsewhere."""
+    return state.cut_by if state.signal is None else state.signal
 
 
 def _stuck(state: State) -> bool:
@@ -484,6 +501,7 @@ ANSWERS: dict[type[Event], Callable[[State, Any], Step]] = {
     on.StragglersSeen: _stragglers_seen,
     on.Noted: _noted,
     on.Ruled: _ruled,
+    on.StoppedElsewhere: _stopped_elsewhere,
     on.Signalled: _signalled,
     on.CutShort: _cut_short,
     on.ElasticStops: _elastic_stops,

@@ -97,6 +97,13 @@ class Ruled(msgspec.Struct, frozen=True):
     """It has the job's key; a word without may inform, and stops nothing."""
 
 
+class StoppedElsewhere(msgspec.Struct, frozen=True):
+    """A signal has stopped the ranks of another node, which has said so and left; this node speaks for all."""
+
+    host: str
+    signal: int
+
+
 class Signalled(msgspec.Struct, frozen=True):
     number: int
     at: float
@@ -172,6 +179,7 @@ Event = (
     | StragglersSeen
     | Noted
     | Ruled
+    | StoppedElsewhere
     | Signalled
     | CutShort
     | ElasticStops

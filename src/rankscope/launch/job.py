@@ -67,6 +67,8 @@ class Job:
         self.stall_after_s: float | None = None
         self.nodes: Exchange | None = None
         """The other launchers of a job on several machines."""
+        self.may_shrink = False
+        """It was started with a range of nodes: where one leaves, the others may go on."""
         self.lang = "en"
         """Of what is said about it."""
         self.node_key: bytes | None = None

@@ -27,7 +27,7 @@ from rankscope.launch.job import Job
 from rankscope.launch.pace import Pace
 from rankscope.launch.page import leave_page
 from rankscope.launch.process_tree import kill_descendants
-from rankscope.launch.run_state import Policy, State
+from rankscope.launch.run_state import Policy, State, all_well
 from rankscope.launch.watch import Watcher
 from rankscope.mask import mask_text
 from rankscope.private_files import Reserve, make_own_folder, write_private
@@ -303,10 +303,11 @@ class Supervisor:
 
     def _ours_to_stop(self) -> None:
         """From now on the ranks end because of us, and what they raise about that is no news."""
+        if self._job.nodes is not None and all_well(self._job.ends()):
+            return  # the job may go on elsewhere, and is watched on
         self._job.stopping = True
         self._job.pump.told_to_stop([process.local_rank for process in self._job.living()])
 
     def _say_goodbye(self) -> None:
         if self._job.nodes is not None:
-            number = self._state.signal
-            self._job.nodes.close("ended" if number is None else f"interrupted by signal {number}")
+            self._job.nodes.close("ended", self._state.signal)

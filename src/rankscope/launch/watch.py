@@ -82,6 +82,8 @@ class Watcher:
         self._given_up = False
         self._numbers = _Numbers()
         self._episode: _Episode | None = None
+        self._lost: _Episode | None = None
+        """Since a node of the job was found gone, whether its ranks are missed or not."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="rankscope-watch", daemon=True)
 
@@ -105,7 +107,7 @@ class Watcher:
             if job.stopping or not job.ranks:
                 continue
             if job.attempt != self._attempt:
-                self._attempt, self._episode = job.attempt, None
+                self._attempt, self._episode, self._lost = job.attempt, None, None
                 self._signs, self._numbers = VitalSigns(job), _Numbers()
                 self._words, self._given_up = WatchdogWords(), False
                 self._pace.restart()
@@ -127,6 +129,7 @@ class Watcher:
         if self._job.failed():
             return  # elastic stops the job, and the evidence is taken then
         living = self._job.living()
+        self._mind_lost_nodes(living, now)
         self._signs.feel(living, now)
         self._mind_numbers(now)
         self._mind_replicas(now)
@@ -175,6 +178,8 @@ class Watcher:
     def _end_episode(self, now: float) -> None:
         if self._job.nodes is not None and self._job.nodes.speaks and self._job.nodes.others_still():
             return  # here all is well, elsewhere it is not
+        if self._lost is not None:
+            return  # whatever moves here, a part of the job is gone
         episode, self._episode = self._episode, None
         if episode is not None:
             self._hand_over(Recovered(now - episode.since))
@@ -288,6 +293,21 @@ class Watcher:
             self._episode = _Episode(since=now, next_look=now)
         self._look(self._episode)
         return True
+
+    def _mind_lost_nodes(self, living: list[RankProcess], now: float) -> None:
+        """Ranks that try again and again to reach a node that is gone never look still, and where all have ended well
+        only the launchers wait for each other."""
+        nodes = self._job.nodes
+        if nodes is None:
+            return
+        nodes.tell_done(not living)
+        if not nodes.somebody_is_gone():
+            self._lost = None
+            return
+        if self._lost is None:
+            self._lost = _Episode(since=now, next_look=now)
+        if now >= self._lost.next_look:
+            self._look(self._lost)
 
     def _failed_elsewhere(self, evidence: Evidence) -> bool:
         own = {process.rank for process in self._job.ranks}

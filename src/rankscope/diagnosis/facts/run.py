@@ -112,6 +112,12 @@ class CameBack(Fact, frozen=True):
     after_s: float
 
 
+class SignalCameTo(Fact, frozen=True):
+    """It was the launcher on another host that was told to stop."""
+
+    host: str
+
+
 class EvidenceElsewhere(Fact, frozen=True):
     """The evidence of all nodes lies on another host."""
 

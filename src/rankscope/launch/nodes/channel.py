@@ -26,7 +26,15 @@ class ChannelLost(Exception):
 class Channel:
     """Keys and values, shared by the launchers of one attempt. Used by one thread at a time."""
 
-    def __init__(self, connect: Callable[[float], Any], prefix: str, key: bytes | None = None) -> None:
+    def __init__(
+        self,
+        connect: Callable[[float], Any],
+        prefix: str,
+        key: bytes | None = None,
+        store_at: tuple[str, int] | None = None,
+    ) -> None:
+        self.store_at = store_at
+        """Address and port of the store."""
         self._connect = connect
         self._seal = Seal(key)
         self._store: Any = None
@@ -137,7 +145,7 @@ def connect(store: Any, prefix: str, key: bytes | None = None) -> Channel | None
         opened.set_timeout(timedelta(seconds=ANSWER_LIMIT_S))
         return opened
 
-    return Channel(open_store, prefix, key)
+    return Channel(open_store, prefix, key, (address, port))
 
 
 def serves(port: int) -> bool:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from rankscope.addresses import link_is_down
 from rankscope.door import Answer, Door, knock
 from rankscope.evidence.model import Evidence, NodeEvidence
-from rankscope.launch.events import Ruled, TellNodes
+from rankscope.launch.events import Ruled, StoppedElsewhere, TellNodes
 from rankscope.launch.nodes.bounds import TooMuch, most_unpacked
 from rankscope.launch.nodes.channel import Channel, ChannelLost
 from rankscope.launch.nodes.parcel import merge, pack, travelling, unpack
@@ -34,10 +34,14 @@ ANSWER_PER_NODE_S = 0.1
 """What a look may take in all grows with the number of nodes."""
 RULING_S = 15.0
 """How long a node that has asked for a look waits for the verdict, where the nodes are few."""
+RESTARTED = "restarted"
+"""How a launcher ended that has begun another attempt."""
 _GOODBYE_S = 6.0
 _LEAVE_S = 5.0
 _LEAVE_LOST_S = 2.0
 """How long the last word may take, and where the store had fallen silent before it."""
+_KNOCK_AGAIN_S = 3.0
+"""Between two knocks at the doors of nodes that have fallen silent."""
 _BEATS = 128
 """Beats read at a time."""
 _TRIGGERS = frozenset({"failure", "still", "non-finite", "interrupt"})
@@ -56,7 +60,7 @@ class Exchange:
         nodes: int,
         door: Door,
         collect: Callable[[str], Evidence],
-        hand_over: Callable[[Ruled], None],
+        hand_over: Callable[[Ruled | StoppedElsewhere], None],
         note: Callable[[str], None],
     ) -> None:
         self.own = own
@@ -74,16 +78,24 @@ class Exchange:
         self._speaker: int | None = own.node if own.holds_store else None
         self._beat = Beat(0, time.time())
         self._still = False
+        self._done = False
         self._wants = 0
         self._numbers = 0
         self._failed = False
         self._ended = ""
+        self._signal = 0
         self._served: dict[int, int] = {}
         self._served_numbers: dict[int, int] = {}
         self._calls = 0
         self._rulings = 0
         self._clock_off: float | None = None
         self._introduced = False
+        self._answered_at = time.monotonic()
+        """When the store was there last."""
+        self._knock_due = 0.0
+        self._found_gone = False
+        self._left_behind: set[int] = set()
+        """Nodes that are gone, and were looked for."""
         self._stop = threading.Event()
         self._looking = threading.Lock()
         self._answers = threading.Semaphore(2)
@@ -104,6 +116,10 @@ class Exchange:
 
     def tell_still(self, still: bool) -> None:
         self._still = still
+
+    def tell_done(self, done: bool) -> None:
+        """All ranks of this node have ended well."""
+        self._done = done
 
     def look_wanted(self) -> str | None:
         """The speaker's question: has another node asked for a look that was not taken yet?
@@ -137,6 +153,39 @@ class Exchange:
             return False
         return knock(speaker.address, speaker.port, PERIOD_S) == "gone"
 
+    def somebody_is_gone(self) -> bool:
+        """A launcher has ended without a goodbye, and its ranks with it: its door refuses. To be asked again and again,
+        by one thread; the speaker minds all nodes, the others mind the speaker."""
+        if time.monotonic() >= self._knock_due:
+            minded = self.hellos if self.speaks else {self._speaker}
+            silent = [node for node in minded if node in self.hellos and self._fell_silent(node)]
+            gone = {node for node, answer in self._knock_at(silent).items() if answer == "gone"}
+            done = {node for node in gone if self._is_done(node)}
+            self._left_behind |= done
+            self._found_gone = bool(gone - done) or self._store_is_gone()
+            self._knock_due = time.monotonic() + _KNOCK_AGAIN_S if silent else 0.0
+        return self._found_gone
+
+    def _fell_silent(self, node: int) -> bool:
+        return node != self.own.node and not self._said_goodbye(node) and self._silent_s(node) > SILENT_S
+
+    def _store_is_gone(self) -> bool:
+        """Of a node that was never met nothing is known but that it holds the store: the launcher itself serves it."""
+        if self._speaker is not None or self._channel.lost is None or self._channel.store_at is None:
+            return False
+        lost_for = time.monotonic() - self._answered_at
+        return lost_for > SILENT_S and knock(*self._channel.store_at, PERIOD_S) == "gone"
+
+    def all_left(self) -> bool:
+        """Every other node has said goodbye, or was found gone and that was looked into: nobody is left to wait for."""
+        return all(node in self._left_behind or self._is_away(node) for node in range(self._count))
+
+    def _is_away(self, node: int) -> bool:
+        """It is this one, or has left the job in order, beyond doubt."""
+        beat = self._beats.get(node)
+        left = beat is not None and beat.ended not in ("", RESTARTED)
+        return node == self.own.node or (left and self._knows(node))
+
     def others_still(self) -> bool:
         return any(beat.still and not beat.ended for beat in self._beats.values())
 
@@ -157,7 +206,19 @@ class Exchange:
     def gather_alone(self, trigger: str) -> Evidence:
         """What this node sees by itself, with what can be told of the others from here."""
         here = self._collect(trigger)
-        return replace(here, nodes=self._seen_all({self.own.node}), speaker=self.speaks)
+        nodes = (*self._seen_all({self.own.node}), *self._never_met(here))
+        return replace(here, nodes=nodes, speaker=self.speaks)
+
+    def _never_met(self, here: Evidence) -> tuple[NodeEvidence, ...]:
+        """The node with the store, where it is gone and its first word had not come."""
+        if not self._store_is_gone():
+            return ()
+        assert self._channel.store_at is not None
+        address = self._channel.store_at[0]
+        # Of two nodes it has all ranks that are not here; of more, who has which is not known.
+        ranks = tuple(sorted(set(range(here.world_size)) - set(self.own.ranks))) if self._count == 2 else ()
+        silent_s = time.monotonic() - self._answered_at
+        return (NodeEvidence(address, ranks, "gone", None, silent_s, self.own.host, True, address),)
 
     def rule(self, told: TellNodes) -> None:
         """The speaker's verdict goes to all nodes."""
@@ -169,8 +230,10 @@ class Exchange:
         except ChannelLost as error:
             self._note(f"the verdict did not reach the other nodes: {error}")
 
-    def close(self, ended: str) -> None:
-        """Says goodbye; the speaker stays until its last ruling was heard."""
+    def close(self, ended: str, signal: int | None = None) -> None:
+        """Says goodbye, and which signal it was that stopped this launcher; the speaker stays until its last ruling was
+        heard."""
+        self._signal = 0 if signal is None or self._done else signal
         self._ended = ended
         if self.speaks and self._rulings:
             self._await_hearing()
@@ -218,22 +281,24 @@ class Exchange:
             woke = now
             try:
                 self._turn()
+                self._answered_at = time.monotonic()
             except ChannelLost:
                 pass  # told by whoever needs the answer; the next turn tries again
             except Exception as error:  # noqa: BLE001  a fault of ours must not end the exchange; it is told at the end
                 self._note(f"the exchange between nodes failed: {type(error).__name__}: {error}")
             self._stop.wait(PERIOD_S)
 
-    def _introduce(self) -> None:
-        self._channel.say(f"hello/{self.own.node}", encode(self.own))
-        self._channel.append("hellos", f"{self.own.node},".encode())
+    def introduce(self, channel: Channel) -> None:
+        """The first word. Raises ChannelLost; then the thread says it."""
+        channel.say(f"hello/{self.own.node}", encode(self.own))
+        channel.append("hellos", f"{self.own.node},".encode())
         if self.speaks:
-            self._channel.say("speaker", str(self.own.node).encode())
+            channel.say("speaker", str(self.own.node).encode())
         self._introduced = True
 
     def _turn(self) -> None:
         if not self._introduced:
-            self._introduce()
+            self.introduce(self._channel)
         self._say_beat()
         if self._speaker is None or not self._done_with({self._speaker}):
             self._find_speaker()
@@ -246,7 +311,17 @@ class Exchange:
 
     def _say_beat(self) -> None:
         number = self._beat.number + 1
-        self._beat = Beat(number, time.time(), self._still, self._wants, self._failed, self._ended, self._numbers)
+        self._beat = Beat(
+            number,
+            time.time(),
+            self._still,
+            self._wants,
+            self._failed,
+            self._ended,
+            self._numbers,
+            self._done,
+            self._signal,
+        )
         self._channel.say(f"beat/{self.own.node}", encode(self._beat))
 
     def _find_speaker(self) -> None:
@@ -322,6 +397,8 @@ class Exchange:
         if known is None or beat.number != known.number:
             self._heard[node] = time.monotonic()
         self._beats[node] = beat
+        if beat.signal and (known is None or not known.signal) and self.speaks and self._knows(node):
+            self._hand_over(StoppedElsewhere(self.hellos[node].host, beat.signal))
 
     def _hear_speaker(self) -> None:
         assert self._speaker is not None
@@ -432,29 +509,41 @@ class Exchange:
         beat = self._beats.get(node)
         return beat is not None and bool(beat.ended)
 
+    def _is_done(self, node: int) -> bool:
+        beat = self._beats.get(node)
+        return beat is not None and beat.done
+
+    def _left_in_order(self, node: int) -> bool:
+        return self._said_goodbye(node) or self._is_done(node)
+
     def _seen_all(self, answered: set[int]) -> tuple[NodeEvidence, ...]:
-        """All doors are knocked at in the same moment: a job may have lost many nodes at once."""
         nodes = sorted(self.hellos)
+        # A goodbye without the seal is nobody's word: the door tells.
+        doors = [n for n in nodes if n not in answered and not (self._said_goodbye(n) and self._knows(n))]
+        found = self._knock_at(doors)
+        self._left_behind |= {node for node, answer in found.items() if answer == "gone"}
+        return tuple(self._seen(node, node in answered, found.get(node)) for node in nodes)
+
+    def _knock_at(self, doors: list[int]) -> dict[int, Answer]:
+        """At all in the same moment: a job may have lost many nodes at once."""
         found: dict[int, Answer] = {}
 
         def ask(node: int) -> None:
             found[node] = knock(self.hellos[node].address, self.hellos[node].port)
 
-        # A goodbye without the seal is nobody's word: the door tells.
-        doors = [n for n in nodes if n not in answered and not (self._said_goodbye(n) and self._knows(n))]
         knocking = [threading.Thread(target=ask, args=(node,), name="rankscope-knock", daemon=True) for node in doors]
         for thread in knocking:
             thread.start()
         for thread in knocking:
             thread.join()
-        return tuple(self._seen(node, node in answered, found.get(node)) for node in nodes)
+        return found
 
     def _seen(self, node: int, answered: bool, door: Answer | None) -> NodeEvidence:
         hello = self.hellos[node]
         state = "answered"
         if node == self.own.node:
             state = "cut-off" if link_is_down(self.own.address) else "answered"
-        elif self._said_goodbye(node) and (self._knows(node) or door == "gone"):
+        elif (self._said_goodbye(node) and self._knows(node)) or (door == "gone" and self._left_in_order(node)):
             state = "ended"
         elif door is not None:
             state = "silent" if door == "alive" else door

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from rankscope.addresses import own_address
-from rankscope.door import Door
+from rankscope.door import Door, knock
 from rankscope.evidence.model import Evidence
-from rankscope.launch.events import Ruled
-from rankscope.launch.nodes.channel import connect, serves, tcp_store_of
+from rankscope.launch.events import Ruled, StoppedElsewhere
+from rankscope.launch.nodes.channel import Channel, ChannelLost, connect, serves, tcp_store_of
 from rankscope.launch.nodes.exchange import Exchange
 from rankscope.launch.nodes.words import Hello
 
@@ -24,7 +25,7 @@ def open_exchange(
     ranks: tuple[int, ...],
     attempt_key: str,
     collect: Callable[[str], Evidence],
-    hand_over: Callable[[Ruled], None],
+    hand_over: Callable[[Ruled | StoppedElsewhere], None],
     note: Callable[[str], None],
     holds_store: bool | None = None,
     key: bytes | None = None,
@@ -38,7 +39,13 @@ def open_exchange(
     if base is None:
         note("the rendezvous store is no TCP store: this node sees its own ranks only")
         return None
-    prefix = f"rankscope/{_attempt_mark(store, node, attempt_key)}/"
+    try:
+        mark = _attempt_mark(store, node, attempt_key)
+    except (RuntimeError, OSError):
+        if knock(base.host, base.port) != "gone":
+            raise
+        mark = "unmet"  # the node with the store is gone already: that is what there is to be told
+    prefix = f"rankscope/{mark}/"
     channel = connect(store, prefix, key)
     assert channel is not None
     address = own_address(base.host, base.port)
@@ -47,6 +54,9 @@ def open_exchange(
         node, host, address, door.port, ranks, os.getpid(), serves(base.port) if holds_store is None else holds_store
     )
     exchange = Exchange(channel, own, nodes, door, collect, hand_over, note)
+    # Over elastic's own connection, which is there: whoever is lost from now on is known by name.
+    with suppress(ChannelLost):
+        exchange.introduce(Channel(lambda _limit: base, prefix, key))
     exchange.start()
     return exchange
 

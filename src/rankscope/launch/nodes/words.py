@@ -47,6 +47,10 @@ class Beat(msgspec.Struct, frozen=True):
     """The launcher has ended in order, and how."""
     numbers: int = 0
     """How many looks at values that are not finite, or not equal, this node has asked for."""
+    done: bool = False
+    """All ranks of the node have ended well: what becomes of its launcher now harms nobody."""
+    signal: int = 0
+    """The one that has stopped the launcher, and its ranks before they had ended."""
 
 
 class Call(msgspec.Struct, frozen=True):

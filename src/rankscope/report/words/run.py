@@ -21,6 +21,7 @@ from rankscope.diagnosis.facts.run import (
     Overheard,
     ProbeFailed,
     SaidMeanwhile,
+    SignalCameTo,
     StartingRanks,
     StoppedByElastic,
     StoppedBySignal,
@@ -130,6 +131,11 @@ def _(fact: SaidMeanwhile) -> str:
 @sentence.register
 def _(fact: CameBack) -> str:
     return f"the job goes on after {fact.after_s:.0f} s of stillness"
+
+
+@sentence.register
+def _(fact: SignalCameTo) -> str:
+    return f"the signal came to the launcher on {fact.host}, and the other nodes cannot go on without its ranks"
 
 
 @sentence.register

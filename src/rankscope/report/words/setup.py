@@ -182,7 +182,8 @@ def _(_fact: SettersWait) -> str:
 @sentence.register
 def _(fact: LostNode) -> str:
     if fact.state == "gone":
-        return f"{fact.host} refuses connections to its launcher (pid {fact.pid}): the process has ended"
+        launcher = "its launcher" if fact.pid is None else f"its launcher (pid {fact.pid})"
+        return f"{fact.host} refuses connections to {launcher}: the process has ended"
     if fact.state == "frozen":
         return f"{fact.host} accepts connections to its launcher (pid {fact.pid}), which never answers them"
     if fact.state == "unreachable":
@@ -192,7 +193,7 @@ def _(fact: LostNode) -> str:
 
 @sentence.register
 def _(fact: NodesLost) -> str:
-    names = " and ".join(f"{node.host} ({ranks_text(node.ranks)})" for node in fact.nodes)
+    names = " and ".join(f"{node.host} ({ranks_text(node.ranks)})" if node.ranks else node.host for node in fact.nodes)
     return f"the node {names} {'is' if len(fact.nodes) == 1 else 'are'} {_LOST[fact.state]}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import cast
 
 from rankscope.diagnosis.advice import Advice
@@ -27,6 +28,9 @@ _LOST: tuple[LostState, ...] = ("cut-off", "gone", "frozen", "unreachable")
 """The state that says most first."""
 _BEAT_S = 3.0
 """A node's last word may be so much older than the moment it was lost."""
+_MISSED_S = 10.0
+"""A job of which nobody gets on for so long after a part of it was gone waits for that part."""
+_LISTENS = re.compile(r"tcp (\S+):\d+ listening")
 
 
 def explain_lost_node(evidence: Evidence, graph: WaitGraph) -> Finding | None:
@@ -103,20 +107,46 @@ def _needed(lost: list[NodeEvidence], evidence: Evidence, graph: WaitGraph) -> b
         return True
     missing = {rank for node in lost for rank in node.ranks}
     here = {rank for node in lost if node.state == "cut-off" for rank in node.ranks}
-    if any(waits_for_lost_machine(rank, evidence) for rank in evidence.ranks):
+    if any(waits_for_lost_machine(rank, evidence) for rank in evidence.ranks) or _missed(lost, evidence):
         return True
     return any(graph.edges.get(rank, frozenset()) & missing or rank in here for rank in graph.waiting())
 
 
+def _missed(lost: list[NodeEvidence], evidence: Evidence) -> bool:
+    """The ranks of a launcher that is gone have ended with it: whatever the others do, the job is not whole any more.
+    They are left to it while they get on. Where all have ended well, their launcher waits for those that are gone."""
+    silent = [node.silent_for_s or 0.0 for node in lost if node.state == "gone"]
+    living = [rank for rank in evidence.ranks if rank.exit is None]
+    if not silent or not evidence.ranks:
+        return False
+    return not living or min(*silent, *(_quiet_s(rank, evidence) for rank in living)) >= _MISSED_S
+
+
+def _quiet_s(rank: RankEvidence, evidence: Evidence) -> float:
+    """Since its page last told of anything; of a rank without one, since its last sign of life."""
+    if rank.progress is not None:
+        return evidence.collected_at - rank.progress.changed_at
+    return rank.still_for_s or 0.0
+
+
 def waits_for_lost_machine(rank: RankEvidence, evidence: Evidence) -> bool:
-    """It stands in a read or write of a connection of its own to a machine of the job that is out of reach."""
+    """It stands in a read or write of a connection of its own to a machine of the job that is out of reach, or waits
+    for somebody to connect."""
     lost = [node for node in evidence.nodes if node.state in _LOST]
     cut_off = any(node.state == "cut-off" for node in lost)
     others = [node.address for node in (evidence.nodes if cut_off else lost) if node.host != rank.host and node.address]
     if rank.exit is not None or not rank.processes or not others:
         return False
     stands = [sample.syscall.target or "" if sample.syscall is not None else "" for sample in rank.processes]
+    if all(map(_open_to_others, stands)):
+        return True
     return any(all(f"-> {address}:" in target for target in stands) for address in others)
+
+
+def _open_to_others(target: str) -> bool:
+    """A socket at which another machine may ask for a connection."""
+    listens = _LISTENS.fullmatch(target)
+    return listens is not None and not listens[1].startswith(("127.", "[::1]"))
 
 
 def _nobody_answers(evidence: Evidence) -> bool:

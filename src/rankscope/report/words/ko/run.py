@@ -21,6 +21,7 @@ from rankscope.diagnosis.facts.run import (
     Overheard,
     ProbeFailed,
     SaidMeanwhile,
+    SignalCameTo,
     StartingRanks,
     StoppedByElastic,
     StoppedBySignal,
@@ -134,6 +135,11 @@ def _(fact: SaidMeanwhile) -> str:
 @sentence.register
 def _(fact: CameBack) -> str:
     return f"{fact.after_s:.0f}초 동안 멈춰 있던 작업이 다시 나아간다"
+
+
+@sentence.register
+def _(fact: SignalCameTo) -> str:
+    return f"신호는 {fact.host}의 런처에 왔고, 다른 노드는 그 랭크 없이 계속할 수 없다"
 
 
 @sentence.register

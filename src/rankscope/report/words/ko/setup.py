@@ -183,7 +183,8 @@ def _(_fact: SettersWait) -> str:
 @sentence.register
 def _(fact: LostNode) -> str:
     if fact.state == "gone":
-        return f"{Word(fact.host):이} 런처(pid {fact.pid})로의 연결을 거부한다: 프로세스가 끝났다"
+        launcher = "런처" if fact.pid is None else f"런처(pid {fact.pid})"
+        return f"{Word(fact.host):이} {launcher}로의 연결을 거부한다: 프로세스가 끝났다"
     if fact.state == "frozen":
         return f"{Word(fact.host):은} 런처(pid {fact.pid})로의 연결을 받지만, 런처가 응답하지 않는다"
     if fact.state == "unreachable":
@@ -193,7 +194,7 @@ def _(fact: LostNode) -> str:
 
 @sentence.register
 def _(fact: NodesLost) -> str:
-    names = ", ".join(f"{node.host}({ranks_text(node.ranks)})" for node in fact.nodes)
+    names = ", ".join(f"{node.host}({ranks_text(node.ranks)})" if node.ranks else node.host for node in fact.nodes)
     return f"노드 {Word(names):이} {_LOST[fact.state]}"
 
 
