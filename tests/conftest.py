@@ -42,11 +42,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """What must be right the first time is noted from the first turn to the last."""
     begins = not config.getoption("--second-look") and config.getoption("--turn") != "alone"
-    if config.cache is None or hasattr(config, "workerinput"):
+    cache: pytest.Cache | None = getattr(config, "cache", None)  # without, where its plugin is turned off
+    if cache is None or hasattr(config, "workerinput"):
         return
     if begins:
-        config.cache.set(_FINAL, [])
-    config.pluginmanager.register(Finals(config.cache))
+        cache.set(_FINAL, [])
+    config.pluginmanager.register(Finals(cache))
 
 
 def never_look_again(request: pytest.FixtureRequest) -> None:
