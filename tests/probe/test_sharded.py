@@ -10,6 +10,7 @@ from test_finite import Loop
 from torch import nn
 
 from rankscope.evidence.model import NonFinite
+from rankscope.evidence.pages import read_page
 from rankscope.probe.sharded import ShardedGradients
 
 
@@ -37,6 +38,21 @@ def trained(folder: Path, own: float, reduced: float) -> tuple[NonFinite, ...]:
         loop.checks.backward_done()
         loop.step()
     return loop.notes()
+
+
+def test_whatever_torch_hands_over_reaches_its_own_function(tmp_path: Path) -> None:
+    """What it cannot read it notes, and the program goes on."""
+    loop = Loop(tmp_path, nn.Linear(4, 1))
+    module = ModuleType("_fsdp_param_group")
+    module.foreach_reduce = lambda *args, **kwargs: (args, kwargs)  # type: ignore[attr-defined]
+    ShardedGradients(loop.checks).watch(module)
+    part = [Part()]
+    assert module.foreach_reduce(part, ["no tensor"]) == ((part, ["no tensor"]), {})
+    assert module.foreach_reduce(fsdp_params=part) == ((), {"fsdp_params": part})
+    loop.page.step()
+    assert module.foreach_reduce(part, ["no tensor"]) == ((part, ["no tensor"]), {})
+    [error] = read_page(Path(loop.page.path)).progress.probe_errors
+    assert "watching for non-finite values ended" in error
 
 
 def test_the_rank_whose_own_gradient_went_bad_is_told_from_those_that_got_it(tmp_path: Path) -> None:

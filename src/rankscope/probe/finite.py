@@ -62,8 +62,8 @@ class FiniteChecks:
         self._arrivals: Arrivals | None = None
         """Of a model without replicas, until a backward pass has told which gradient comes last."""
         self.replicas: list[Replica] = []
-        self._scattered = False
-        """Gradients are a rank's own only before they are reduced, where they were looked at."""
+        self.scattered = False
+        """Gradients are a rank's own only before they are reduced, where they are looked at by somebody else."""
         self._step_frames: Frames = ()
         self._sample_at = 0.0
         self._backwards = 0
@@ -83,11 +83,11 @@ class FiniteChecks:
 
     def fed(self, label: str, value: Any) -> None:
         """A batch came from a loader, or a model was called with these."""
-        self._guarded(self.batches.note, self._page.steps, label, value)
+        self.guarded(self.batches.note, self._page.steps, label, value)
 
     def model_fed(self, inputs: tuple[Any, ...]) -> None:
         """A model is about to be called with these, in a step that is watched in full."""
-        self._guarded(self._note_inputs, inputs)
+        self.guarded(self._note_inputs, inputs)
 
     def _note_inputs(self, inputs: tuple[Any, ...]) -> None:
         self.batches.note(self._page.steps, "input", inputs)
@@ -96,32 +96,27 @@ class FiniteChecks:
     def backward_begins(self, args: tuple[Any, ...]) -> None:
         if not self.looking:
             return
-        self._guarded(self._look_at_losses, args)
+        self.guarded(self._look_at_losses, args)
 
     def backward_done(self) -> None:
         """After each pass without replicas, and where no own gradient came by since the loss was handed over."""
         self.backward_failed()
-        if self.looking and not self.replicas and not self._scattered and self._sentinel is not None:
-            self._guarded(self._look_at_own_gradient)
+        if self.looking and not self.replicas and not self.scattered and self._sentinel is not None:
+            self.guarded(self._look_at_own_gradient)
 
     @property
     def step(self) -> int:
         return self._page.steps
 
-    def own_before_scatter(self, gradient: Any) -> None:
-        """A gradient of this rank alone, which is about to be reduced and scattered."""
-        self._scattered = True
-        self._guarded(self._look_at_gradient, gradient)
-
     def backward_failed(self) -> None:
         losses, self._beat.losses = self._beat.losses, None
         if losses is not None:
-            self._guarded(self._look_at_losses, losses)
+            self.guarded(self._look_at_losses, losses)
 
     def step_begins(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         # Of most fast steps of replicas on a CPU nothing is left to see: their own gradients were looked at.
         if self._beat.full:
-            self._guarded(self._look_before_step, optimizer)
+            self.guarded(self._look_before_step, optimizer)
 
     def may_pass(self, optimizer: Any) -> bool:
         """Whether the next step of the optimizer needs to be looked at for no more than loss and own gradient."""
@@ -136,13 +131,13 @@ class FiniteChecks:
     def last_look(self) -> None:
         """The program ends its process group: what its last steps did to the parameters may not have been seen yet. A
         GPU is not waited for."""
-        self._guarded(self._look_at_parameters)
+        self.guarded(self._look_at_parameters)
 
     def replicated(self, module: Any) -> None:
         """A DistributedDataParallel was made."""
-        self._guarded(self._add_replica, module)
+        self.guarded(self._add_replica, module)
 
-    def _guarded(self, action: Callable[..., None], *args: Any) -> None:
+    def guarded(self, action: Callable[..., None], *args: Any) -> None:
         if not self.looking:
             return
         try:
@@ -226,9 +221,9 @@ class FiniteChecks:
         sentinel = self._sentinel() if self._sentinel is not None else None
         gradient = sentinel.grad if sentinel is not None else None
         if gradient is not None:
-            self._look_at_gradient(gradient)
+            self.look_at_gradient(gradient)
 
-    def _look_at_gradient(self, gradient: Any) -> None:
+    def look_at_gradient(self, gradient: Any) -> None:
         if self.suspicion is not None:
             return
         if gradient.is_cuda:
@@ -465,9 +460,9 @@ class FiniteChecks:
                 module = replica.module()
                 replica.unsynced = module is not None and not module.require_backward_grad_sync
             if args is not None:
-                self._guarded(self._look_at_losses, args)
+                self.guarded(self._look_at_losses, args)
             if gradient is not None:
-                self._guarded(self._look_at_gradient, gradient)
+                self.guarded(self.look_at_gradient, gradient)
             beat.pass_over(page.steps)
 
         return quick.own_gradient(beat, own_gradient) if native else own_gradient

@@ -45,5 +45,7 @@ def watch_learning_rate(module: ModuleType, calls: CallRecorder) -> None:
 
 
 def _rates(scheduler: Any) -> str:
+    """Of plain numbers alone: one that lies on a GPU is not waited for."""
     groups = getattr(getattr(scheduler, "optimizer", None), "param_groups", ())
-    return ", ".join(f"{float(group['lr']):.4g}" for group in groups[:4])
+    rates = [group.get("lr") for group in groups[:4] if isinstance(group, dict)]
+    return ", ".join(f"{rate:.4g}" for rate in rates if isinstance(rate, (int, float)))

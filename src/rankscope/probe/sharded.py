@@ -26,19 +26,21 @@ class ShardedGradients:
         reduce = module.foreach_reduce
 
         @functools.wraps(reduce)
-        def foreach_reduce(parts: Any, gradients: Any, *args: Any, **kwargs: Any) -> Any:
-            self._see(parts, gradients)
-            return reduce(parts, gradients, *args, **kwargs)
+        def foreach_reduce(*args: Any, **kwargs: Any) -> Any:
+            if self._finite.looking and len(args) > 1:
+                self._finite.guarded(self._see, args[0], args[1])
+            return reduce(*args, **kwargs)
 
         module.foreach_reduce = foreach_reduce  # type: ignore[attr-defined]
 
     def _see(self, parts: Any, gradients: Any) -> None:
         finite = self._finite
-        if not finite.looking or not parts or not gradients:
+        finite.scattered = True
+        if not parts or not gradients:
             return
         if finite.step != self._step:
             self._step, self._last = finite.step, self._newest
         self._newest = key = id(parts[0])
         if key == self._last:
             near = gradients[: max(4, len(gradients) // 8)]
-            finite.own_before_scatter(min(near, key=lambda each: each.numel()))
+            finite.look_at_gradient(min(near, key=lambda each: each.numel()))
