@@ -59,9 +59,11 @@ PHASES = ("start", "ranks", "steps", "steps")
 """The moment is counted from the start of the command, of the ranks, or of the first step."""
 LATEST_S = {"start": 5.0, "ranks": 3.0, "steps": 2.2}
 """After that most jobs have ended, or come to the next phase."""
-_OF_TORCH = ("pymp-", "torchinductor_")
-"""Folders that the program itself leaves there."""
+_OF_TORCH = ("pymp-", "torchinductor_", "tmp")
+"""What the program itself leaves there: a loader that loses its worker opens files to see whether it still can."""
 _OF_TORCH_AT_HOME = (".nv", ".triton", ".cache")
+_BEFORE_US = "Fatal Python error: init_import_site"
+"""The interpreter itself was interrupted, before any line of ours."""
 _FROM_OUTSIDE = ("guard", "launcher", "warden")
 
 
@@ -125,7 +127,7 @@ def play(number: int, chance: random.Random, keep: Path | None, *, namespaces: b
             begun = time.monotonic()
             await_phase(it, job, folder)
             time.sleep(it.after_s)
-            strike(it, job, machines, disk)
+            strike(it, job, folder, machines, disk)
             wait(it, job)
             it.seconds = round(time.monotonic() - begun, 1)
             look(it, folder, job, before)
@@ -157,9 +159,10 @@ def start(it: Round, folder: Path, mark: str, machines: list[Host] | None, place
         env["OMP_NUM_THREADS"] = "1"
         env |= {"CHAOS_ADDRESS": machines[0].address if machines else "127.0.0.1", "CHAOS_PORT": str(between_ranks)}
         words = [sys.executable, "-m", "rankscope", "run", "--nproc-per-node", str(2 // nodes), "--run-dir", str(run)]
+        words += ["--master-port", str(port)]  # not all versions of torch choose one by themselves
         if nodes == 2:
             address = machines[0].address if machines else "127.0.0.1"
-            words += ["--nnodes", "2", "--node-rank", str(node), "--master-addr", address, "--master-port", str(port)]
+            words += ["--nnodes", "2", "--node-rank", str(node), "--master-addr", address]
         words += [str(folder / "train.py"), str(STEPS)]
         command = machines[node].command(*words) if machines else words
         with (folder / f"out-{node}").open("wb") as out, (folder / f"err-{node}").open("wb") as err:
@@ -210,7 +213,7 @@ def small_disk(folder: Path) -> Iterator[Path | None]:
         subprocess.run(["umount", "-l", disk], check=False, capture_output=True)
 
 
-def strike(it: Round, job: list[Node], machines: list[Host] | None, disk: Path | None) -> None:
+def strike(it: Round, job: list[Node], folder: Path, machines: list[Host] | None, disk: Path | None) -> None:
     struck = job[it.node]
     if it.victim == NETWORK:
         assert machines is not None
@@ -232,7 +235,7 @@ def strike(it: Round, job: list[Node], machines: list[Host] | None, disk: Path |
     if pid is None:
         return
     ranks = ranks_in(struck.run)
-    it.done = len(job) == 1 and f"step {STEPS - 1}\n".encode() in (struck.run.parent / "out-0").read_bytes()
+    it.done = f"step {STEPS - 1}\n".encode() in (folder / f"out-{it.node}").read_bytes()
     owners = {"rank": lambda: [int(victim[-1])], "loader": lambda: [r for r, p in ranks.items() if p == parent_of(pid)]}
     it.blameable = owners.get(it.victim.split()[0], lambda: struck.ranks if len(job) == 2 else [])()
     it.hit = True
@@ -305,7 +308,8 @@ def look(it: Round, folder: Path, job: list[Node], before: set[str]) -> None:
     it.faults += [f"left at home: {path.name}" for path in files_at_home(folder / "home")]
     for number, node in enumerate(job):
         said = (folder / f"err-{number}").read_text(errors="replace")
-        if any(line.startswith("Traceback") for line in said.splitlines() if not line.startswith(("R0:", "R1:"))):
+        ours = [line for line in said.splitlines() if not line.startswith(("R0:", "R1:"))]
+        if any(line.startswith("Traceback") for line in ours) and not any(_BEFORE_US in line for line in ours):
             it.faults.append("a traceback of ours")
         for path in node.run.rglob("*.json") if node.run.exists() else ():
             if path.name != "error.json" and loaded(path) is None:

@@ -69,6 +69,7 @@ def ruled(outcome: Outcome, reason: on.Reason, *, stop: bool = True, signal: int
 
 EVENTS: tuple[on.Event, ...] = (
     on.StoppedElsewhere("other", 2),
+    on.StoppedElsewhere("other", 2, 3.0),
     started(),
     started(1, restarts_left=1),
     started(several=True),
@@ -100,6 +101,7 @@ EVENTS: tuple[on.Event, ...] = (
     on.Signalled(2, 200.0, FAILED),
     on.Signalled(15, 300.0, WELL),
     on.CutShort(15),
+    on.ElasticEnded(),
     on.ElasticStops(()),
     on.ElasticStops(ALIVE),
     on.ElasticStops(FAILED),

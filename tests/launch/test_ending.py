@@ -24,6 +24,8 @@ from run_events import (
 )
 
 from rankscope.diagnosis.facts.run import EarlierAttempt, LauncherRaised
+from rankscope.diagnosis.verdict import Outcome
+from rankscope.evidence.model import Exit
 from rankscope.launch import events as on
 from rankscope.launch.ending import ANSWERS, SAME_SIGNAL_S, step
 from rankscope.launch.events import Action, Event
@@ -386,6 +388,49 @@ def test_a_node_that_was_stopped_by_a_signal_ends_the_job_on_all() -> None:
     waiting = (started(several=True), on.ElasticStops(WELL), stopped, on.ElasticStops(WELL), on.Over(WELL))
     assert (last(*waiting).verdict.outcome, code(*waiting)) == ("interrupted", 130)
     assert walk(started(several=True, restarts_left=1), stopped)[1] == [], "torch's agents may start again"
+
+
+def fallen(at: float, outcome: Outcome = "crash") -> on.Taken:
+    """A look at a rank of this node that has failed by itself."""
+    seen = evidence("failure")
+    first = replace(seen.ranks[0], exit=Exit(1, at, by_launcher=False))
+    return on.Taken(ruling(outcome), replace(seen, ranks=(first, *seen.ranks[1:])), False)
+
+
+def test_a_rank_that_fails_with_those_of_a_node_that_was_stopped_is_not_to_blame() -> None:
+    """Found by chaos: the word of the signal came while the look at the failure was being taken."""
+    look = (started(several=True), on.ElasticStops(FAILED))
+    stopped = on.StoppedElsewhere("other", 2, 5.0)
+    after = (*look, stopped, fallen(at=5.2))
+    _, actions = walk(*after)
+    (word,) = [action for action in actions if isinstance(action, on.TellNodes)]
+    assert (word.verdict.outcome, word.reason, word.signal) == ("interrupted", "signal", 2)
+    assert (last(*after, on.Over(FAILED)).verdict.outcome, code(*after, on.Over(FAILED))) == ("interrupted", 130)
+    before = (*look, stopped, fallen(at=4.8))
+    assert (last(*before, on.Over(FAILED)).verdict.outcome, code(*before, on.Over(FAILED))) == ("crash", 3)
+
+
+def test_a_failure_elsewhere_that_follows_a_signal_is_no_news() -> None:
+    look = fallen(at=5.2)
+    failed = on.Looked(look.ruling, look.evidence, elsewhere=True)
+    run = (started(several=True), on.StoppedElsewhere("third", 2, 5.0))
+    assert walk(*run, failed) == walk(*run)
+    first = replace(look.evidence, ranks=fallen(at=4.0).evidence.ranks)
+    assert last(*run, replace(failed, evidence=first), on.Over(STOPPED)).verdict.outcome == "crash"
+
+
+def test_a_signal_to_a_node_is_told_to_the_others_before_its_ranks_are_stopped() -> None:
+    actions = walk(started(several=True), on.Signalled(2, 100.0, ALIVE))[1]
+    assert kinds(actions) == [on.TellSignal, on.Tell, on.Interrupt]
+
+
+def test_a_signal_after_the_work_of_torchs_agent_changes_nothing() -> None:
+    """Found by chaos: it was raised where nobody took it, on a job of two nodes that had ended well."""
+    run = (started(several=True), on.ElasticStops(WELL), on.ElasticEnded(), on.Signalled(2, 100.0, WELL))
+    assert kinds(walk(*run)[1]) == [on.LetGo]
+    assert (last(*run, on.Over(WELL)).verdict.outcome, code(*run, on.Over(WELL))) == ("ok", 0)
+    late = (*run, on.Over(WELL), on.Signalled(2, 200.0, WELL))
+    assert walk(*late)[1][-1] == on.ExitNow(0)
 
 
 def test_ranks_of_this_node_that_ended_well_do_not_hide_a_failure_elsewhere() -> None:

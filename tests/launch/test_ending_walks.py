@@ -87,6 +87,8 @@ class Machine:
                     agree(self.verdict, code)
                 self.codes.append(code)
                 self.gone = isinstance(action, on.ExitNow)
+            case on.Interrupt():
+                assert not self.state.elastic_ended, "nobody is left to take what it raises"
 
     def instead_of_evidence(self, event: Event) -> None:
         self.answers = [each for each in self.answers if not isinstance(each, on.Taken)]
@@ -149,11 +151,21 @@ def test_promises_hold_in_any_order_of_events(data: st.DataObject) -> None:
     stopped = machine.state.stopped_for
     cut = machine.state.cut_by
     final = data.draw(st.sampled_from([WELL, STOPPED, ends(0, 0, by_launcher=True), ends(-15, 3)]))
+    ended = data.draw(st.booleans())
+    if ended:
+        machine.feed(on.ElasticEnded())
+    late = data.draw(st.lists(st.sampled_from([0.1, 5.0]), max_size=2))
+    for pause in late if ended else ():
+        machine.now += pause
+        machine.feed(on.Signalled(2, machine.now, final))
     machine.feed(on.Over(final))
     while machine.answers:
         machine.answer()
+    for pause in late:
+        machine.now += pause
+        machine.feed(on.Signalled(2, machine.now, final))
     assert machine.gone or machine.state.phase == "over"
-    assert len(machine.codes) == 1
+    assert len(set(machine.codes)) == 1, "whatever comes after the last word, the code is the one that it told"
     if cut is not None or any(end.code != 0 for end in final):
         assert machine.codes != [0]
     if stopped is not None and any(end.by_launcher for end in final):

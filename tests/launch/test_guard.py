@@ -423,3 +423,18 @@ def test_a_thread_that_is_left_in_the_store_does_not_cost_the_exit_code() -> Non
     )
     assert (done.returncode, "terminate called" in done.stderr) == (7, False), done.stderr[-500:]
     assert done.stdout.splitlines() == ["said by a thread that is waited for", "said at the exit"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_after_the_last_word_does_not_change_the_code(start: Start, number: signal.Signals) -> None:
+    """Found by chaos: a node had said OK, was still ending, and ended with 143."""
+    job = start("""
+import atexit
+def main():
+    atexit.register(lambda: (note("ending", os.getpid()), time.sleep(1.0)))
+    return 5
+sys.exit(run_guarded(main))
+""")
+    os.kill(job.pid("ending"), number)
+    code, _, err = job.end()
+    assert (code, err) == (5, "")

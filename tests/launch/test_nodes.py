@@ -505,11 +505,16 @@ def test_the_speaker_hears_which_signal_has_stopped_another_node() -> None:
     team = Team(3)
     try:
         assert wait_until(lambda: team.nodes[1].beating() == {0, 2}, 30.0)
+        before = time.time()
+        team.nodes[0].tell_signal(signal.SIGINT)
+        assert wait_until(lambda: bool(team.stops[1]), 30.0), "before its ranks have ended"
         team.nodes[0].close("ended", signal.SIGINT)
         team.nodes[2].tell_done(True)
         team.nodes[2].close("ended", signal.SIGTERM)
         assert wait_until(team.nodes[1].all_left, 30.0)
-        assert team.stops[1] == [StoppedElsewhere("node-0", signal.SIGINT)]
+        (stopped,) = team.stops[1]
+        assert (stopped.host, stopped.signal) == ("node-0", signal.SIGINT)
+        assert before - 1.0 < stopped.at < time.time(), "by the speaker's clock"
         assert not team.nodes[1].somebody_is_gone()
     finally:
         team.close()

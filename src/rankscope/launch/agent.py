@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Literal
 
-from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerState
+from torch.distributed.elastic.agent.server.api import DEFAULT_ROLE, RunResult, WorkerGroup, WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import PContext, SignalException
 from torch.distributed.elastic.multiprocessing.api import SubprocessContext
@@ -17,7 +17,7 @@ from torch.distributed.elastic.multiprocessing.api import SubprocessContext
 from rankscope.evidence.model import Evidence
 from rankscope.launch import passed_on
 from rankscope.launch.departures import Departures
-from rankscope.launch.events import RanksStopped, Ruled, Signalled, Started, StoppedElsewhere
+from rankscope.launch.events import ElasticEnded, RanksStopped, Ruled, Signalled, Started, StoppedElsewhere
 from rankscope.launch.job import Job, RankProcess
 from rankscope.launch.nodes.channel import ChannelLost
 from rankscope.launch.nodes.exchange import RESTARTED
@@ -61,6 +61,13 @@ class ScopeAgent(LocalElasticAgent):
 
     def interrupt(self, number: int) -> None:
         raise SignalException(f"process {os.getpid()} got signal {number}", signal.Signals(number))
+
+    def run(self, role: str = DEFAULT_ROLE) -> RunResult:
+        try:
+            result: RunResult = super().run(role)
+        finally:
+            self._supervisor.feed(ElasticEnded())
+        return result
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         become_subreaper()

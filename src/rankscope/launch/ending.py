@@ -68,6 +68,7 @@ def _started(state: State, event: on.Started) -> Step:
             signal=state.signal,
             signal_at=state.signal_at,
             cut_by=state.cut_by,
+            cut_at=state.cut_at,
             earlier=state.earlier if past is None else (*state.earlier, (state.attempt, past)),
             notes=state.notes,
             unkept=state.unkept,
@@ -203,6 +204,8 @@ def _failed_elsewhere(state: State, verdict: Verdict, evidence: Evidence) -> Ste
     """A rank of another node has failed, and this node speaks for all."""
     if state.found_for == "failure" or state.phase not in ("running", "asked", "looking"):
         return state, ()
+    if _follows_the_signal(state, evidence):
+        return state, ()  # the last look and the ruling come when torch's agent stops the ranks
     state, keep = _find(state, verdict, evidence, "failure")
     stop = not _rests_on_hearsay(evidence)  # where it is true, the ranks here fail with it or stand still
     told = _tell_nodes(state, keep.verdict, stop, "failure")
@@ -281,11 +284,24 @@ def _look_alone(state: State) -> Step:
 
 def _stopped_elsewhere(state: State, event: on.StoppedElsewhere) -> Step:
     """A job of a fixed size is stopped as a whole. Where torch may start again, its agents see to it."""
-    if state.phase != "running" or state.restarts_left > 0 or state.cut_by is not None:
+    if state.phase not in ("running", "looking") or state.restarts_left > 0 or state.cut_by is not None:
         return state, ()
     notes = (*state.notes, SignalCameTo(event.host))
-    state, ask = _ask(replace(state, cut_by=event.signal, notes=notes), "signal")
+    running = state.phase == "running"
+    state = replace(state, cut_by=event.signal, cut_at=event.at, notes=notes)
+    if not running:
+        return state, ()  # ranks here may have failed with those that it stopped: what is being taken tells
+    state, ask = _ask(state, "signal")
     return state, (on.Tell(live.LastLook(event.signal)), *ask)
+
+
+def _follows_the_signal(state: State, evidence: Evidence) -> bool:
+    """Whatever failed did so after a signal had come to another node, which stops its ranks."""
+    if state.cut_at is None:
+        return False
+    exits = [rank.exit for rank in evidence.ranks if rank.exit is not None]
+    failed_at = [end.at for end in exits if end.code and not end.by_launcher]
+    return bool(failed_at) and min(failed_at) >= state.cut_at
 
 
 # Signals.
@@ -297,11 +313,15 @@ def _signalled(state: State, event: on.Signalled) -> Step:
         return state, ()
     if state.phase == "killed":
         return state, (on.ExitNow(128 + event.number),)
+    if state.phase == "over":
+        # The last word is said; who is impatient ends what is left of us.
+        last = (on.ExitNow(state.code),) if state.signal is not None else ()
+        return replace(state, signal=event.number, signal_at=event.at), last
     if state.signal is not None:
         rushed = replace(state, phase="killed", rushed=event.number)
         return rushed, (on.Tell(live.StoppedAtOnce()), on.EndNow())
     state = replace(state, signal=event.number, signal_at=event.at)
-    if state.phase in ("closing", "over"):
+    if state.phase == "closing" or state.elastic_ended:
         return state, ()
     tell: tuple[Action, ...] = ()
     # Where all have ended well the work is done, and nothing is left to be stopped. Of a job on several machines nobody
@@ -310,6 +330,8 @@ def _signalled(state: State, event: on.Signalled) -> Step:
         failed_first = any(end.failed and end.code != -event.number for end in event.ends)
         state = replace(state, cut_by=event.number, failed_first=failed_first)
         tell = (on.Tell(live.LastLook(event.number)),)
+        if state.several_nodes:
+            tell = (on.TellSignal(event.number), *tell)
     if state.phase in ("looking", "awaiting", "holding"):
         return replace(state, interrupt_due=True), tell  # what is being taken and kept is not thrown away
     return state, (*tell, on.Interrupt(event.number))
@@ -326,6 +348,10 @@ def _cut_short(state: State, event: on.CutShort) -> Step:
 
 
 # Torch's agent.
+
+
+def _elastic_ended(state: State, _event: on.ElasticEnded) -> Step:
+    return replace(state, elastic_ended=True), ()
 
 
 def _elastic_stops(state: State, event: on.ElasticStops) -> Step:
@@ -350,7 +376,7 @@ def _taken(state: State, event: on.Taken) -> Step:
         return state, ()
     if state.found is not None:
         return _release(state)  # somebody else was first
-    interrupted = event.evidence.trigger == "interrupt"
+    interrupted = event.evidence.trigger == "interrupt" or _follows_the_signal(state, event.evidence)
     reason: Reason = "signal" if interrupted else "failure"
     verdict = pronounce(interruption(event.ruling, _cutting(state)) if interrupted else event.ruling, state.policy.lang)
     state, keep = _find(replace(state, phase="holding"), verdict, event.evidence, reason)
@@ -441,18 +467,22 @@ def _judged_at_the_end(state: State, event: on.Taken) -> Step:
 def _final(state: State) -> Step:
     verdict = last_verdict(state)
     conclude = on.Conclude(verdict, notes_on(state, verdict))
-    if state.rushed is not None:
-        return replace(state, phase="over"), (conclude, on.ExitNow(128 + state.rushed))
+    well = came_to_its_end(state)
     code = exit_code(
         verdict,
         state.ends,
-        stopped_for=None if came_to_its_end(state) else state.stopped_for,
+        stopped_for=None if well else state.stopped_for,
         signal=state.cut_by,
         several_nodes=state.several_nodes,
     )
+    if state.rushed is not None and not well:
+        code = 128 + state.rushed
+    over = replace(state, phase="over", code=code)
+    if state.rushed is not None:
+        return over, (conclude, on.ExitNow(code))
     if state.phase == "killed":
-        return replace(state, phase="over"), (conclude, on.Show(), on.SayGoodbye(), on.ExitNow(code))
-    return replace(state, phase="over"), (conclude, on.Show(), on.Exit(code))
+        return over, (conclude, on.Show(), on.SayGoodbye(), on.ExitNow(code))
+    return over, (conclude, on.Show(), on.Exit(code))
 
 
 # Shared.
@@ -504,6 +534,7 @@ ANSWERS: dict[type[Event], Callable[[State, Any], Step]] = {
     on.StoppedElsewhere: _stopped_elsewhere,
     on.Signalled: _signalled,
     on.CutShort: _cut_short,
+    on.ElasticEnded: _elastic_ended,
     on.ElasticStops: _elastic_stops,
     on.Taken: _taken,
     on.LookBroke: _look_broke,

@@ -98,10 +98,12 @@ class Ruled(msgspec.Struct, frozen=True):
 
 
 class StoppedElsewhere(msgspec.Struct, frozen=True):
-    """A signal has stopped the ranks of another node, which has said so and left; this node speaks for all."""
+    """A signal came to the launcher of another node, which stops its ranks; this node speaks for all."""
 
     host: str
     signal: int
+    at: float = 0.0
+    """When it came, by this node's clock."""
 
 
 class Signalled(msgspec.Struct, frozen=True):
@@ -116,6 +118,10 @@ class CutShort(msgspec.Struct, frozen=True):
     """A signal that torch itself took: the ranks are stopped, and we hear of it only now."""
 
     number: int
+
+
+class ElasticEnded(msgspec.Struct, frozen=True):
+    """Torch's agent has come to its end, well or not: nothing is left for it to do about a signal."""
 
 
 class ElasticStops(msgspec.Struct, frozen=True):
@@ -182,6 +188,7 @@ Event = (
     | StoppedElsewhere
     | Signalled
     | CutShort
+    | ElasticEnded
     | ElasticStops
     | Taken
     | LookBroke
@@ -233,6 +240,12 @@ class TellNodes(msgspec.Struct, frozen=True):
     stop: bool
     reason: Reason
     signal: int | None = None
+
+
+class TellSignal(msgspec.Struct, frozen=True):
+    """The other nodes hear of the signal before any rank here ends because of it."""
+
+    number: int
 
 
 class Tell(msgspec.Struct, frozen=True):
@@ -306,6 +319,7 @@ Action = (
     | Keep
     | Write
     | TellNodes
+    | TellSignal
     | Tell
     | StopRanks
     | Restart

@@ -54,6 +54,7 @@ _FORWARDED = (
     signal.SIGUSR2,
     signal.SIGCONT,
 )
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _HEARING_S = 0.1
 """How long a signal is held back to see whether the launcher, in the same group, has had it too."""
 _END_S = 5.0
@@ -102,13 +103,13 @@ def run_guarded(main: Callable[[], int], clean_up: Callable[[], None] = lambda: 
 
 
 def _end(code: int) -> NoReturn:
-    """As the interpreter ends, except where a daemon thread is left: one that comes back from torch's C++ while the
-    interpreter is torn down aborts the process, and a job that went well would end with 134."""
-    others = [thread for thread in threading.enumerate() if thread is not threading.current_thread()]
-    if not any(thread.daemon for thread in others):
-        raise SystemExit(code)
-    for thread in others:
-        if not thread.daemon:
+    """As the interpreter ends, without tearing it down: a daemon thread that comes back from torch's C++ meanwhile
+    would abort the process, and a signal kill it. The last word is said, and the code is what it says."""
+    for number in _ENDING:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, lambda _number, _frame: os._exit(code))
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
             thread.join()
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):

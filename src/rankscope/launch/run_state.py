@@ -54,11 +54,14 @@ class State(msgspec.Struct, frozen=True):
     signal: int | None = None
     signal_at: float = 0.0
     cut_by: int | None = None
-    """The signal that ended the run, here or on the node that speaks: there were ranks that had not ended well."""
+    """The signal that ended the run, here or on another node: there were ranks that had not ended well."""
+    cut_at: float | None = None
+    """When it came, where it came to another node."""
     failed_first: bool = False
     """A rank had failed by itself before the signal came."""
     interrupt_due: bool = False
     """Torch's agent does not know of the signal yet: it was already stopping the ranks."""
+    elastic_ended: bool = False
     rushed: int | None = None
     """The signal that came second."""
     seen_to: bool = False
@@ -67,6 +70,8 @@ class State(msgspec.Struct, frozen=True):
     """Attempt → what ended it."""
     notes: tuple[str | Fact, ...] = ()
     ends: tuple[End, ...] = ()
+    code: int = 1
+    """The exit code, once the run is over."""
 
 
 def all_well(ends: Sequence[End]) -> bool:

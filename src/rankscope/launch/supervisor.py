@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 from typing import Protocol
 
 from rankscope.diagnosis.codec import verdict_to_json
@@ -28,9 +26,10 @@ from rankscope.launch.pace import Pace
 from rankscope.launch.page import leave_page
 from rankscope.launch.process_tree import kill_descendants
 from rankscope.launch.run_state import Policy, State, all_well
+from rankscope.launch.verdict_file import VerdictFile
 from rankscope.launch.watch import Watcher
 from rankscope.mask import mask_text
-from rankscope.private_files import Reserve, make_own_folder, write_private
+from rankscope.private_files import make_own_folder
 from rankscope.report import live
 from rankscope.report.conclude import annotated, examine
 from rankscope.report.words.languages import language
@@ -83,7 +82,7 @@ class Supervisor:
         self._let_go = threading.Event()
         self._hurry = False
         self._verdict: Verdict | None = None
-        self._reserve = Reserve(job.folder)
+        self._file = VerdictFile(job.folder, job.note_problem)
         self._code = 1
 
     @property
@@ -184,22 +183,24 @@ class Supervisor:
         try:
             match action:
                 case on.Keep(verdict, evidence):
-                    self._write(verdict)
+                    self._file.write(verdict_to_json(verdict))
                     self._kept = verdict.evidence, evidence
                     make_own_folder(self._job.folder / "evidence")
                     save_evidence(evidence, self._job.folder / verdict.evidence)
                 case on.Write(verdict):
-                    self._write(verdict)
+                    self._file.write(verdict_to_json(verdict))
                 case on.TellNodes() if self._job.nodes is not None:
                     self._job.nodes.rule(action)
+                case on.TellSignal(number) if self._job.nodes is not None:
+                    self._job.nodes.tell_signal(number)
                 case on.Tell(line):
                     self._tell(line)
                     if isinstance(line, live.Detected) and line.then != "give-up" and self._alert is not None:
                         self._alert(line.verdict)
                 case on.Conclude(verdict, notes):
                     self._verdict = afterwards.complete(verdict, notes, self._job, self._pace)
-                    self._write(self._verdict)
-                    self._reserve.release()
+                    self._file.write(verdict_to_json(self._verdict))
+                    self._file.release()
                     self._leave_page(self._verdict)
                 case on.Show() if self._verdict is not None:
                     self._job.pump.finish(_LAST_OUTPUT_S)
@@ -244,30 +245,6 @@ class Supervisor:
         if nodes is None or not nodes.await_ruling(self._let_go):
             self.feed(on.NoRuling())
 
-    def _write(self, verdict: Verdict) -> None:
-        """verdict.json, as far as the disk lets us."""
-        path = self._job.folder / "verdict.json"
-        data = verdict_to_json(verdict)
-        try:
-            write_private(path, data)
-            return
-        except OSError as error:
-            problem = error
-        self._reserve.release()
-        try:
-            write_private(path, data)
-        except OSError:
-            self._job.note_problem(f"{path}: {problem.strerror}{self._kept_elsewhere(data)}")
-
-    def _kept_elsewhere(self, data: bytes) -> str:
-        """On another disk, where the run's own is full."""
-        other = Path(tempfile.gettempdir()) / f"rankscope-{os.getuid()}-verdict-{os.getpid()}.json"
-        try:
-            write_private(other, data)
-        except OSError:
-            return ""
-        return f"; the verdict is in {other}"
-
     def _leave_page(self, verdict: Verdict) -> None:
         """The verdict is written by now: whatever becomes of the page, it stands."""
         if verdict.outcome == "ok" and not self._page:
@@ -284,7 +261,7 @@ class Supervisor:
             self._verdict = annotated(
                 verdict, [language(verdict.language).label("report.html could not be made: {why}", why=why)]
             )
-        self._write(self._verdict)
+        self._file.write(verdict_to_json(self._verdict))
 
     def _see_to_the_end(self, within_s: float) -> None:
         def late() -> None:
@@ -310,4 +287,5 @@ class Supervisor:
 
     def _say_goodbye(self) -> None:
         if self._job.nodes is not None:
-            self._job.nodes.close("ended", self._state.signal)
+            stopped = self._state.cut_by is not None
+            self._job.nodes.close("ended", self._state.signal if stopped else None)

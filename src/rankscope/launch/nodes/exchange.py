@@ -36,6 +36,8 @@ RULING_S = 15.0
 """How long a node that has asked for a look waits for the verdict, where the nodes are few."""
 RESTARTED = "restarted"
 """How a launcher ended that has begun another attempt."""
+_HURRY_S = 0.1
+"""How long a word waits that cannot wait."""
 _GOODBYE_S = 6.0
 _LEAVE_S = 5.0
 _LEAVE_LOST_S = 2.0
@@ -84,6 +86,7 @@ class Exchange:
         self._failed = False
         self._ended = ""
         self._signal = 0
+        self._signal_at = 0.0
         self._served: dict[int, int] = {}
         self._served_numbers: dict[int, int] = {}
         self._calls = 0
@@ -120,6 +123,13 @@ class Exchange:
     def tell_done(self, done: bool) -> None:
         """All ranks of this node have ended well."""
         self._done = done
+
+    def tell_signal(self, number: int) -> None:
+        """It came to this launcher, and the ranks are stopped. Called by a signal handler: it waits for nobody, and the
+        next beat says it."""
+        if not self._done and not self._signal:
+            self._signal_at = time.time() - (self._clock_off or 0.0)
+            self._signal = number
 
     def look_wanted(self) -> str | None:
         """The speaker's question: has another node asked for a look that was not taken yet?
@@ -233,7 +243,10 @@ class Exchange:
     def close(self, ended: str, signal: int | None = None) -> None:
         """Says goodbye, and which signal it was that stopped this launcher; the speaker stays until its last ruling was
         heard."""
-        self._signal = 0 if signal is None or self._done else signal
+        if signal is not None:
+            self.tell_signal(signal)
+        if self._done:
+            self._signal = 0
         self._ended = ended
         if self.speaks and self._rulings:
             self._await_hearing()
@@ -286,7 +299,14 @@ class Exchange:
                 pass  # told by whoever needs the answer; the next turn tries again
             except Exception as error:  # noqa: BLE001  a fault of ours must not end the exchange; it is told at the end
                 self._note(f"the exchange between nodes failed: {type(error).__name__}: {error}")
-            self._stop.wait(PERIOD_S)
+            self._rest()
+
+    def _rest(self) -> None:
+        """Until the next turn, unless there is something that cannot wait."""
+        until = time.monotonic() + PERIOD_S
+        while self._signal == self._beat.signal and (left := until - time.monotonic()) > 0:
+            if self._stop.wait(min(left, _HURRY_S)):
+                return
 
     def introduce(self, channel: Channel) -> None:
         """The first word. Raises ChannelLost; then the thread says it."""
@@ -321,6 +341,7 @@ class Exchange:
             self._numbers,
             self._done,
             self._signal,
+            self._signal_at,
         )
         self._channel.say(f"beat/{self.own.node}", encode(self._beat))
 
@@ -398,7 +419,7 @@ class Exchange:
             self._heard[node] = time.monotonic()
         self._beats[node] = beat
         if beat.signal and (known is None or not known.signal) and self.speaks and self._knows(node):
-            self._hand_over(StoppedElsewhere(self.hellos[node].host, beat.signal))
+            self._hand_over(StoppedElsewhere(self.hellos[node].host, beat.signal, beat.signal_at))
 
     def _hear_speaker(self) -> None:
         assert self._speaker is not None
@@ -463,6 +484,7 @@ class Exchange:
             self._channel.say("call", encode(Call(self._calls, trigger)))
             here = self._collect(trigger)
             self._await_answers(parts)
+            self._hear_all()  # what was said meanwhile: a signal may have been the reason
         except ChannelLost as error:
             self._note(f"not all evidence of the other nodes came: {error}")
             here = self._collect(trigger)

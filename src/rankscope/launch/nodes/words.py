@@ -50,7 +50,9 @@ class Beat(msgspec.Struct, frozen=True):
     done: bool = False
     """All ranks of the node have ended well: what becomes of its launcher now harms nobody."""
     signal: int = 0
-    """The one that has stopped the launcher, and its ranks before they had ended."""
+    """The one that stops the launcher, and its ranks before they had ended."""
+    signal_at: float = 0.0
+    """When it came, by the speaker's clock."""
 
 
 class Call(msgspec.Struct, frozen=True):

@@ -1,0 +1,50 @@
+"""verdict.json of a run, as far as the disk lets us."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from rankscope.private_files import Reserve, write_private
+
+
+class VerdictFile:
+    """Room for it is kept free from the start. Where there is none all the same it lies on another disk, and `note` is
+    told so."""
+
+    def __init__(self, folder: Path, note: Callable[[str], None]) -> None:
+        self._path = folder / "verdict.json"
+        self._reserve = Reserve(folder)
+        self._note = note
+        self._elsewhere: Path | None = None
+
+    def write(self, data: bytes) -> None:
+        try:
+            self._write(data)
+        except OSError as error:
+            self.release()
+            try:
+                self._write(data)
+            except OSError:
+                self._note(f"{self._path}: {error.strerror}{self._kept_elsewhere(data)}")
+
+    def release(self) -> None:
+        """The room is not needed any more."""
+        self._reserve.release()
+
+    def _write(self, data: bytes) -> None:
+        write_private(self._path, data)
+        if self._elsewhere is not None:
+            self._elsewhere.unlink(missing_ok=True)  # there is room again where it belongs
+            self._elsewhere = None
+
+    def _kept_elsewhere(self, data: bytes) -> str:
+        other = Path(tempfile.gettempdir()) / f"rankscope-{os.getuid()}-verdict-{os.getpid()}.json"
+        try:
+            write_private(other, data)
+        except OSError:
+            return ""
+        self._elsewhere = other
+        return f"; the verdict is in {other}"
