@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -397,21 +398,25 @@ def launch_config(options: RunOptions) -> tuple[Any, Any, list[str]]:
             args.rdzv_backend, args.rdzv_endpoint, args.rdzv_id = "c10d", "localhost:0", str(uuid.uuid4())
         if args.master_port is None:
             args.master_port = 29500
-        config, entry, arguments = config_from_args(args)
+        with _no_needless_folder(args):
+            config, entry, arguments = config_from_args(args)
         if args.run_path:
             # Torch would spawn it from this process, which has threads and a watch to keep: a fresh one is as good.
             entry, arguments = sys.executable, ["-u", "-m", "rankscope.launch.run_path", *arguments]
     except (ValueError, AssertionError, RuntimeError, TypeError, OSError) as error:
         raise UsageError(said_by_torch(error, args)) from error
-    if not args.log_dir and args.logs_specs is None and config.logs_specs is not None:
-        _remove_needless_folder(config.logs_specs.root_log_dir)
     if config.nproc_per_node < 1:
         raise UsageError("--nproc-per-node found no device to run on: give a number")
     return config, entry, arguments
 
 
-def _remove_needless_folder(path: str) -> None:
-    """Torch makes a temporary folder for logs that go to the run's folder."""
-    if os.path.basename(path).startswith("torchelastic_"):
-        with suppress(OSError):  # not empty: somebody uses it after all
-            os.rmdir(path)
+@contextmanager
+def _no_needless_folder(args: argparse.Namespace) -> Iterator[None]:
+    """Torch would make a temporary one for logs that go to the run's folder."""
+    given = args.log_dir
+    if not given and args.logs_specs is None:
+        args.log_dir = os.devnull
+    try:
+        yield
+    finally:
+        args.log_dir = given
