@@ -47,7 +47,7 @@ from rankscope.evidence.model import (
     StackSample,
     Thread,
 )
-from rankscope.launch.nodes import exchange
+from rankscope.launch.nodes import looks as looking
 from rankscope.launch.nodes.channel import Channel
 from rankscope.launch.nodes.exchange import PERIOD_S, Exchange
 from rankscope.launch.nodes.opening import open_exchange
@@ -213,7 +213,7 @@ def follow(ports: SimpleQueue[int], own: Sequence[int], nodes: int, ranks: int, 
         first = made_up(node, ranks, nodes * ranks, travelling(nodes))
         looks[node] = [pack(first), pack(a_moment_later(first))]
     # All nodes of this process share its interpreter: the work of each on its own machine is not done here again.
-    vars(exchange)["pack"] = lambda seen, *_: looks[seen.ranks[0].rank // ranks].pop(0)
+    vars(looking)["pack"] = lambda seen, *_: looks[seen.ranks[0].rank // ranks].pop(0)
     store = TCPStore("127.0.0.1", ports.get(), None, False, timedelta(seconds=120), wait_for_workers=False)
     opened = [_open(store, node, nodes, ranks, made_up(node, ranks, nodes * ranks, 1)) for node in own]
     over.wait()

@@ -434,7 +434,7 @@ def test_door_tells_alive_from_frozen_gone_and_unreachable() -> None:
 
 def test_many_lost_nodes_are_asked_at_the_same_time() -> None:
     """Each of them answers nothing for as long as a knock takes; together they take no longer."""
-    from rankscope.launch.nodes import exchange as module
+    from rankscope.launch.nodes import roster as module
 
     team = Team(3)
     knocking = threading.Barrier(2, timeout=30.0)
@@ -444,7 +444,7 @@ def test_many_lost_nodes_are_asked_at_the_same_time() -> None:
         return "unreachable"
 
     try:
-        assert wait_until(lambda: len(team.nodes[1].hellos) == 3, 30.0)
+        assert wait_until(lambda: len(team.nodes[1].roster.hellos) == 3, 30.0)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(module, "knock", slow)
             seen = team.nodes[1].gather_alone("still")
@@ -457,11 +457,11 @@ def test_nobody_waits_for_the_verdict_of_a_speaker_that_is_gone() -> None:
     """Found by chaos: its launcher was stopped at once, without a goodbye."""
     team = Team(2)  # the second speaks
     try:
-        assert wait_until(lambda: len(team.nodes[0].hellos) == 2, 30.0)
+        assert wait_until(lambda: len(team.nodes[0].roster.hellos) == 2, 30.0)
         assert team.nodes[0].gather("failure") is None  # the speaker is asked
         team.nodes[1]._stop.set()
         team.nodes[1]._door.close()
-        team.nodes[0]._heard[1] = time.monotonic() - 60.0
+        team.nodes[0].roster.heard[1] = time.monotonic() - 60.0
         begun = time.monotonic()
         assert not team.nodes[0].await_ruling(threading.Event())
         assert time.monotonic() - begun < 8.0
@@ -477,8 +477,8 @@ def test_a_launcher_that_left_without_a_goodbye_is_missed_unless_its_ranks_had_e
     try:
         assert wait_until(lambda: speaker.beating() == {0}, 30.0)
         left.tell_done(done)
-        number = speaker._beats[0].number
-        assert wait_until(lambda: speaker._beats[0].number > number + 1, 30.0)
+        number = speaker.roster.beats[0].number
+        assert wait_until(lambda: speaker.roster.beats[0].number > number + 1, 30.0)
         assert not speaker.somebody_is_gone()
         left._stop.set()
         left._thread.join()
@@ -496,7 +496,7 @@ def test_a_launcher_that_left_without_a_goodbye_is_missed_unless_its_ranks_had_e
 
 def left_for(exchange: Exchange, seconds: float) -> bool:
     """As if the first node had been silent for so long."""
-    exchange._heard[0] = time.monotonic() - seconds
+    exchange.roster.heard[0] = time.monotonic() - seconds
     return True
 
 
@@ -526,7 +526,7 @@ def test_a_node_is_known_to_the_others_before_its_first_beat(monkeypatch: pytest
     team = Team(2)
     try:
         team.nodes[1]._turn()
-        assert team.nodes[1].hellos[0] == team.nodes[0].own
+        assert team.nodes[1].roster.hellos[0] == team.nodes[0].own
         team.nodes[0]._door.close()
         assert not team.nodes[1].somebody_is_gone()
         assert left_for(team.nodes[1], 60.0)
@@ -648,7 +648,7 @@ class Team:
 
 
 def test_a_node_that_dies_between_its_parts_and_its_parcel_costs_nobody_elses_evidence() -> None:
-    from rankscope.launch.nodes import exchange as module
+    from rankscope.launch.nodes import looks as module
 
     team = Team(3)
     try:
@@ -679,7 +679,9 @@ def test_a_node_that_dies_between_its_parts_and_its_parcel_costs_nobody_elses_ev
 def test_one_look_brings_the_evidence_of_all_nodes_and_one_ruling_reaches_all() -> None:
     team = Team(3)
     try:
-        assert wait_until(lambda: len(team.nodes[1].hellos) == 3 and all(1 in node.hellos for node in team.nodes), 30.0)
+        assert wait_until(
+            lambda: len(team.nodes[1].roster.hellos) == 3 and all(1 in node.roster.hellos for node in team.nodes), 30.0
+        )
         assert [node.speaks for node in team.nodes] == [False, True, False]
         speaker = team.nodes[1]
         assert team.nodes[2].gather("failure") is None

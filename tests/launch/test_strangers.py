@@ -45,7 +45,7 @@ def stranger(team: Team, key: bytes | None = None):  # type: ignore[no-untyped-d
 def test_a_verdict_without_the_seal_reaches_nobody_who_has_the_key(key: bytes | None) -> None:
     team = Team(2)
     try:
-        assert wait_until(lambda: 1 in team.nodes[0].hellos and 0 in team.nodes[1].hellos, 30.0)
+        assert wait_until(lambda: 1 in team.nodes[0].roster.hellos and 0 in team.nodes[1].roster.hellos, 30.0)
         stranger(team, key).say("ruling", RULING)
         time.sleep(1.5)  # three turns of the exchange
         assert team.rulings[0] == []
@@ -59,7 +59,7 @@ def test_a_verdict_without_the_seal_reaches_nobody_who_has_the_key(key: bytes | 
 def test_without_a_key_a_verdict_of_others_is_not_verified() -> None:
     team = Team(2, key=None)
     try:
-        assert wait_until(lambda: 1 in team.nodes[0].hellos, 30.0)
+        assert wait_until(lambda: 1 in team.nodes[0].roster.hellos, 30.0)
         stranger(team).say("ruling", RULING)
         assert wait_until(lambda: bool(team.rulings[0]), 30.0)
         assert [told.verified for told in team.rulings[0]] == [False]
@@ -85,13 +85,13 @@ def test_a_stranger_cannot_take_the_place_of_a_node_that_has_the_key() -> None:
         forged = Hello(0, "evil", "127.0.0.1", 9, (0,), 1, False)
         stranger(team).say("hello/0", encode(forged))
         stranger(team).append("hellos", b"0,")
-        assert wait_until(lambda: 0 in team.nodes[1].hellos, 30.0)
+        assert wait_until(lambda: 0 in team.nodes[1].roster.hellos, 30.0)
         team.nodes[0].introduce(team.nodes[0]._channel)
-        assert wait_until(lambda: team.nodes[1].hellos.get(0) == team.nodes[0].own, 30.0)
+        assert wait_until(lambda: team.nodes[1].roster.hellos.get(0) == team.nodes[0].own, 30.0)
         stranger(team).say("hello/0", encode(forged))
         stranger(team).say("beat/0", encode(Beat(999, time.time(), failed=True, wants=99)))
         time.sleep(1.2)
-        assert team.nodes[1].hellos[0].host == "node-0"
+        assert team.nodes[1].roster.hellos[0].host == "node-0"
         assert team.nodes[1].look_wanted() is None
     finally:
         team.close()
@@ -104,7 +104,7 @@ def test_a_stranger_cannot_take_the_place_of_a_node_that_has_the_key() -> None:
 def test_nonsense_on_the_store_is_noted_and_the_nodes_go_on(place: str, said: bytes) -> None:
     team = Team(2, key=None)
     try:
-        assert wait_until(lambda: 1 in team.nodes[0].hellos and 0 in team.nodes[1].hellos, 30.0)
+        assert wait_until(lambda: 1 in team.nodes[0].roster.hellos and 0 in team.nodes[1].roster.hellos, 30.0)
         stranger(team).set(place, said)
         stranger(team).append("hellos", b"-1,77777777777,x,," * 50)
         time.sleep(0.7)

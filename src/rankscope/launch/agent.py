@@ -20,9 +20,9 @@ from rankscope.launch.departures import Departures
 from rankscope.launch.events import ElasticEnded, RanksStopped, Ruled, Signalled, Started, StoppedElsewhere
 from rankscope.launch.job import Job, RankProcess
 from rankscope.launch.nodes.channel import ChannelLost
-from rankscope.launch.nodes.exchange import RESTARTED
 from rankscope.launch.nodes.meeting import check_meeting_place
 from rankscope.launch.nodes.opening import open_exchange
+from rankscope.launch.nodes.roster import RESTARTED
 from rankscope.launch.process_tree import become_subreaper, kill_descendants, reap_orphans, wake_to_end
 from rankscope.launch.supervisor import Supervisor
 

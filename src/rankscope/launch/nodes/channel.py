@@ -13,6 +13,8 @@ from rankscope.evidence.time_limit import call_within
 from rankscope.launch.nodes.seal import Seal, Word
 
 T = TypeVar("T")
+BATCH = 32
+"""Parcels and first words fetched at a time: one answer of the store has a time limit."""
 ANSWER_LIMIT_S = 4.0
 CONNECT_LIMIT_S = 30.0
 """For the first connection: torch looks up the names of both ends, and a slow name server must not cost us the nodes.
@@ -80,6 +82,15 @@ class Channel:
         """Adds to a list that everyone may add to; one read brings all of it."""
         self._ask(lambda: self._store.append(self._prefix + key, value))
 
+    def listed(self, key: str, most: int) -> list[int]:
+        """The nodes that have added themselves to a list, of so many."""
+        named = self.read([key])[0]
+        if named is None:
+            return []
+        # Everyone may add to the list, and adds itself once.
+        numbers = named[: 16 * most].split(b",")
+        return sorted({int(number) for number in numbers if number.isdigit() and int(number) < most})
+
     def read(self, keys: Sequence[str]) -> list[bytes | None]:
         """The values of the keys that are set; never waits for one."""
 
@@ -112,6 +123,10 @@ class Channel:
             except (RuntimeError, OSError) as error:  # torch's network errors are RuntimeErrors
                 self.lost = (str(error).splitlines() or ["connection lost"])[0][:200]
                 raise ChannelLost(self.lost) from error
+
+
+def batches(items: list[T], size: int) -> list[list[T]]:
+    return [items[start : start + size] for start in range(0, len(items), size)]
 
 
 def tcp_store_of(store: Any) -> Any | None:
