@@ -15,8 +15,8 @@ START = make.NOW - 60
 
 
 class Tensor:
-    def __init__(self, numel: int, dtype: str = "float32") -> None:
-        self.numel, self.dtype = numel, dtype
+    def __init__(self, numel: int, dtype: str = "float32", shape: str = "") -> None:
+        self.numel, self.dtype, self.shape = numel, dtype, shape
 
     def clamp_(self, *_limits: float, **_more: float) -> Tensor:
         return self
@@ -63,7 +63,7 @@ class Recorder:
         rooted = {op: named(op, root=True) for op in ("broadcast", "reduce")}
 
         def all_reduce(tensor: Tensor, group: str = "0", op: str = "SUM") -> None:
-            self.make("all_reduce", tensor, -1, group, op)
+            self.make("all_reduce", tensor, -1, group, f"{op} {tensor.shape}".strip())
 
         plain = {op: named(op) for op in ("all_gather", "all_gather_into_tensor", "all_to_all_single")}
         return {

@@ -45,6 +45,19 @@ def main():
         work(0.05)
 main()
 """
+TURNED_ROUND = """
+def products(few):
+    if few:
+        return Tensor(2048, shape="32x64")
+    return Tensor(2048, shape="64x32")
+
+def main():
+    for number in range(40):
+        all_reduce(products(rank == 2 and number == 20))
+        all_gather(Tensor(8))
+        work(0.05)
+main()
+"""
 SKIPPED = """
 def total(values):
     all_reduce(values)
@@ -214,6 +227,21 @@ def test_another_reduction_of_the_same_size_is_a_mismatch(recorded: bool) -> Non
     assert (blamed(verdict), lines(verdict)) == ([2], [line_of(OTHER_REDUCTION, 'op="MAX"')])
     assert "all_reduce (MAX) of 1 element" in verdict.headline
     assert "all_reduce (SUM) of 1 element" in verdict.headline
+
+
+@pytest.mark.parametrize("recorded", [False, True], ids=["by the pages", "by the recorder"])
+def test_a_matrix_the_other_way_round_is_a_mismatch(recorded: bool) -> None:
+    verdict = diagnosed(evidence_of(TURNED_ROUND, recorded=recorded))
+    assert (verdict.outcome, verdict.cause, verdict.certainty) == ("corrupt", "collective-mismatch", "proven")
+    assert (blamed(verdict), lines(verdict)) == ([2], [line_of(TURNED_ROUND, "all_reduce(products")])
+    assert "all_reduce of 2048 elements (32 x 64)" in verdict.headline
+    assert "all_reduce of 2048 elements (64 x 32)" in verdict.headline
+
+
+@pytest.mark.parametrize("folded", ["", "128x16", "64x4x8", "64x32x"])
+def test_the_same_elements_folded_in_another_way_are_no_mismatch(folded: str) -> None:
+    source = TURNED_ROUND.replace('"32x64"', f'"{folded}"')
+    assert diagnosed(evidence_of(source)).outcome == "ok"
 
 
 def test_a_pairing_that_never_completed_is_no_corruption() -> None:

@@ -45,6 +45,15 @@ for step in range(300):
     time.sleep(0.02)
 dist.destroy_process_group()
 """
+TURNED_ROUND = """
+for step in range(400):
+    # As many elements, and gloo adds them up in their order.
+    few = rank == 1 and step >= 60
+    products = torch.ones(32, 64) if few else torch.ones(64, 32)
+    dist.all_reduce(products)
+    time.sleep(0.02)
+dist.destroy_process_group()
+"""
 LEGITIMATE = """
 from torch.distributed.algorithms.join import Join
 from torch.distributed.device_mesh import init_device_mesh
@@ -95,6 +104,9 @@ for step in range(120):
         dist.send(torch.ones(4), dst=1)
     elif rank == 1:
         dist.recv(torch.empty(4), src=0)
+    # The same elements in another shape.
+    shapes = [torch.ones(6, 4), torch.ones(24), torch.ones(6, 1, 4), torch.ones(2, 12)]
+    dist.all_reduce(shapes[(rank + step) % 4])
     # One call from two lines, by the data of the rank.
     if (rank + step) % 3:
         dist.all_reduce(torch.ones(9))
@@ -146,6 +158,17 @@ def test_shares_of_an_exchange_that_do_not_fit_are_told(rankscope: Rankscope) ->
     (culprit,) = ended.verdict["culprits"]
     line = next(n for n, text in enumerate(script.read_text().splitlines(), 1) if "all_to_all_single" in text)
     assert (culprit["rank"], culprit["where"]["line"]) == (1, line)
+    assert ended.verdict["detected_after_s"] < 6
+
+
+def test_a_matrix_the_other_way_round_is_told(rankscope: Rankscope) -> None:
+    script = rankscope.script(HEAD + TURNED_ROUND)
+    ended = rankscope.run(script, nproc=3)
+    assert (ended.code, ended.verdict["outcome"], ended.verdict["cause"]) == (0, "corrupt", "collective-mismatch")
+    (culprit,) = ended.verdict["culprits"]
+    line = next(n for n, text in enumerate(script.read_text().splitlines(), 1) if "dist.all_reduce(products)" in text)
+    assert (culprit["rank"], culprit["where"]["line"]) == (1, line)
+    assert "(32 x 64)" in ended.verdict["headline"]
     assert ended.verdict["detected_after_s"] < 6
 
 

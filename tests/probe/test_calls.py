@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import torch
 
 from rankscope.evidence.model import Call
 from rankscope.evidence.pages import read_page
@@ -99,6 +100,28 @@ def test_how_a_call_reduces_is_noted(page: Page, recorder: CallRecorder) -> None
     wrapped(Tensor(), op=SimpleNamespace(name="AVG"))
     wrapped(Tensor(), op=object())
     assert [call.note for call in recorded(page)] == ["SUM", "MAX", "AVG", ""]
+
+
+@pytest.mark.parametrize(
+    ("tensor", "note"),
+    [
+        (torch.ones(3, 4), "SUM 3x4"),
+        (torch.ones(1, 3, 1, 4), "SUM 3x4"),
+        (torch.ones(3, 4, 3), "SUM 3x4x3"),
+        (torch.ones(1, 12), "SUM"),
+        (torch.ones(4, 4), "SUM"),
+        (torch.ones(3, 4).t(), "SUM"),
+        (torch.ones(12), "SUM"),
+        (torch.ones(0, 4), "SUM 0x4"),
+    ],
+)
+def test_which_way_a_matrix_lies_is_noted(page: Page, recorder: CallRecorder, tensor: Any, note: str) -> None:
+    """Where that matters: elements are reduced by their place in memory."""
+    wrapped = recorder.wrap(all_reduce)
+    wrapped(tensor, None)
+    wrapped(tensor, None)
+    recorder.wrap(broadcast)(tensor)
+    assert [call.note for call in recorded(page)] == [note, note, ""]
 
 
 LIBRARY = """

@@ -3,14 +3,14 @@
 Only what every rank surely recorded is compared: the part of a group's sequence that all of its members have made.
 Ranks may make one call from different lines. That alone is no difference; three things are:
 
-- `contradiction`: other operations, sizes, types or roots at the same place;
+- `contradiction`: other operations, sizes, types, roots or a matrix the other way round at the same place;
 - `shift`: from one call on the lines no longer agree place by place, but do again so many calls apart;
 - `doubt`: a call from a line to which nobody had gone from the call before. Source and rhythm tell what it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Literal
 
@@ -143,7 +143,7 @@ class _Compared:
         if self._last < self._first:
             return None
         items = {rank: self._items(rank) for rank in self._events}
-        self._agreed = self._first + agreed_length(items.values())
+        self._agreed = self._first + min(agreed_length(items.values()), self._equal_shapes())
         against = self._contradiction()
         parting = align(items)
         if against is not None and not all(event.done for event in against[1]) and self._shifted(parting):
@@ -159,9 +159,17 @@ class _Compared:
         doubt = self._doubt()
         return None if doubt is None else Desync("doubt", doubt)
 
+    def _equal_shapes(self) -> int:
+        """So many calls, from the first one on, reduce what has the same shape on all ranks."""
+        known = ([() if e is None else e.shape for e in self._alike(rank)] for rank in self._events)
+        first = next(known)
+        return agreed_length((first, *known)) if any(first) else len(first)
+
+    def _alike(self, rank: int) -> Iterator[Event | None]:
+        return map(self._events[rank].alike, range(self._first, self._last + 1))
+
     def _items(self, rank: int) -> list[Item | None]:
-        events = self._events[rank]
-        return [self._item(events.alike(seq)) for seq in range(self._first, self._last + 1)]
+        return [self._item(event) for event in self._alike(rank)]
 
     def _item(self, event: Event | None) -> Item | None:
         return None if event is None else Item(event.signature(), self._path(event), event.step)
@@ -176,7 +184,7 @@ class _Compared:
     def _contradiction(self) -> tuple[int, tuple[Event, Event]] | None:
         for seq in range(self._agreed, self._last + 1):
             alike = [event for events in self._events.values() if (event := events.alike(seq)) is not None]
-            if len({(event.op, event.numel, event.dtype, event.root, event.reduces) for event in alike}) < 2:
+            if len({(e.op, e.numel, e.dtype, e.root, e.reduces, e.shape) for e in alike}) < 2:
                 continue
             made = [events[seq] for events in self._events.values() if seq in events]
             for event in made[1:]:

@@ -70,6 +70,8 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     """Of a send, a receive or a batch of them: with whom."""
     reduces: str = ""
     """`SUM`, `MAX` and the like; empty where it is not known, or nothing is reduced."""
+    shape: tuple[int, ...] = ()
+    """Of what is reduced, where its elements would lie elsewhere if it were the other way round; no lengths of 1."""
     awaited_at: float | None = None
     """Of messages: when the program first waited for one after them; what it enqueued before that may overtake them."""
 
@@ -87,7 +89,12 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     def contradicts(self, other: Event) -> bool:
         """Whether the two cannot be one collective; what is not known of one of them contradicts nothing."""
         pairs = zip(self.signature(), other.signature(), strict=True)
-        return any(mine != theirs and mine not in (-1, "") and theirs not in (-1, "") for mine, theirs in pairs)
+        differ = any(mine != theirs and mine not in (-1, "") and theirs not in (-1, "") for mine, theirs in pairs)
+        return differ or self._turned_round(other)
+
+    def _turned_round(self, other: Event) -> bool:
+        """As many elements, in another order. A shape that only folds the same ones in another way is none of that."""
+        return self.shape != other.shape and sorted(self.shape) == sorted(other.shape)
 
 
 class Events(Mapping[int, Event]):
@@ -255,6 +262,7 @@ def _from_recorder(rank: RankEvidence, calls: tuple[Call, ...], called: dict[str
             through=call.through if call is not None else "",
             started=done or record.started(entry),
             reduces=_reduces(call),
+            shape=_shape(call),
         )
         newest[entry.group] = max(newest.get(entry.group, 0), entry.seq)
     for group, count in rank.last_enqueued.items():
@@ -326,12 +334,20 @@ def _from_calls(rank: RankEvidence, calls: tuple[Call, ...], called: dict[str, i
             step=call.step,
             through=call.through,
             reduces=_reduces(call),
+            shape=_shape(call),
         )
     return Timeline(rank=rank.rank, recorded=False, events=rows.made(), newest=dict(called), called=called)
 
 
 def _reduces(call: Call | None) -> str:
-    return call.note if call is not None and call.op in REDUCING else ""
+    return call.note.partition(" ")[0] if call is not None and call.op in REDUCING else ""
+
+
+def _shape(call: Call | None) -> tuple[int, ...]:
+    """`SUM 64x32`."""
+    lengths = call.note.partition(" ")[2] if call is not None and call.op in REDUCING else ""
+    parts = lengths.split("x") if lengths else []
+    return tuple(map(int, parts)) if all(part.isdecimal() and len(part) < 19 for part in parts) else ()
 
 
 def _numel(entry: Collective) -> int:

@@ -38,6 +38,9 @@ SET_UP = frozenset(
         "_store_based_barrier",
     }
 )
+BY_PLACE = frozenset({"all_reduce", "reduce"})
+"""Elements are put together by their place in memory, whatever the shape."""
+_MOST_LAYOUTS = 1000
 WAITS = frozenset({"Work.wait", "Store.wait", "Store.get"})
 BACKWARD = "backward"
 """Computes; only a part of it waits for others."""
@@ -75,6 +78,7 @@ class CallRecorder:
         self._sequence: dict[str, int] = {}
         self._dtypes: dict[Any, int] = {}
         self._dtype_names: dict[int, str] = {}
+        self._layouts: dict[tuple[str, tuple[int, ...]], str] = {}
         self._fingerprints = Fingerprints(page, self._dtype_names)
         self._exchanges = Exchanges(page)
         self.told_before: dict[str, tuple[Callable[[tuple[Any, ...], dict[str, Any]], None], ...]] = {}
@@ -131,6 +135,8 @@ class CallRecorder:
             numel, dtype = -1, 0
             if tensor is not None:
                 numel, dtype = self._describe(tensor)
+                if note and op in BY_PLACE and getattr(tensor, "ndim", 0) > 1:
+                    note = self._laid_out(note, tensor)
             page = self._page
             known = page.texts
             site = self._sites.number(sys._getframe(1))
@@ -194,6 +200,20 @@ class CallRecorder:
             number = self._dtypes[dtype] = self._page.text(name)
             self._dtype_names[number] = name
         return tensor.numel(), number
+
+    def _laid_out(self, reduces: str, tensor: Any) -> str:
+        """`SUM 64x32`: with the shape, where elements would lie elsewhere if it were the other way round."""
+        shape = tuple(tensor.shape)
+        if not tensor.is_contiguous():
+            return reduces
+        known = self._layouts.get((reduces, shape))
+        if known is None:
+            if len(self._layouts) >= _MOST_LAYOUTS:
+                self._layouts.clear()
+            lengths = [length for length in shape if length != 1]
+            known = f"{reduces} {'x'.join(map(str, lengths))}" if len(set(lengths)) > 1 else reduces
+            self._layouts[reduces, shape] = known
+        return known
 
     def wrap(self, function: F, *, like: CodeType | None = None, on_error: OnError | None = None) -> F:
         """`function`, recorded. `like` is the code of torch's own wrapper that this one stands for: tracebacks and

@@ -77,7 +77,7 @@ class Fingerprints:
         self, group: str, seq: int, op: str, numel: int, dtype: int, peer: int, site: int, reduces: str = ""
     ) -> None:
         """`seq`: how many of the group this call makes; `dtype` and `site` by their numbers on the page; `reduces`:
-        SUM, MAX and the like."""
+        SUM, MAX and the like, with the shape of a matrix."""
         state = self._groups.get(group) or self._open(group)
         if not state.at:
             return

@@ -27,6 +27,8 @@ class Called(Fact, frozen=True):
     """The library's function between the user's line and the call."""
     reduces: str = ""
     """`SUM`, `MAX` and the like, where the ranks differ in it."""
+    shape: tuple[int, ...] = ()
+    """Of what is reduced, where the ranks differ in it."""
 
 
 class NotCome(Fact, frozen=True):

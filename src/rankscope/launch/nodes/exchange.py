@@ -262,8 +262,8 @@ class Exchange:
     def _rest(self) -> None:
         """Until the next turn, unless there is something that cannot wait."""
         until = time.monotonic() + PERIOD_S
-        while self._signal == self._beat.signal and (left := until - time.monotonic()) > 0:
-            if self._stop.wait(min(left, _HURRY_S)):
+        while not self._stop.wait(_HURRY_S) and time.monotonic() < until:
+            if self._signal != self._beat.signal:
                 return
 
     def introduce(self, channel: Channel) -> None:

@@ -118,6 +118,8 @@ def _call(fact: Called) -> str:
     """`broadcast of 5 elements at share (train.py:9), after 3 steps`."""
     size = f" of {fact.numel} element{'s' if fact.numel > 1 else ''}" if fact.numel > 0 else ""
     kind = f" of {fact.dtype}" if fact.dtype else ""
+    if fact.shape:
+        size += f" ({' x '.join(map(str, fact.shape))})"
     root = f" with root {fact.root}" if fact.root >= 0 else ""
     through = f" through {fact.through}" if fact.through else ""
     caller = f", called from {place(fact.caller)}" if fact.caller is not None else ""

@@ -80,6 +80,7 @@ def called(side: Side, divergence: Divergence) -> Called | NotCome:
     roots = {other.root for other in alike} if event.op in ROOTED else set()
     types = {other.dtype for other in alike} if event.op in SIZED else set()
     reductions = {other.reduces for other in alike}
+    shapes = {other.shape for other in alike}
     return Called(
         ranks=side.ranks,
         op=event.op,
@@ -91,6 +92,7 @@ def called(side: Side, divergence: Divergence) -> Called | NotCome:
         caller=caller(side, divergence),
         through=event.through,
         reduces=event.reduces if len(reductions) > 1 else "",
+        shape=event.shape if len(shapes) > 1 else (),
     )
 
 

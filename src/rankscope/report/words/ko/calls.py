@@ -113,6 +113,8 @@ def _collective(fact: WaitsIn) -> Word:
 def _call(fact: Called) -> Word:
     """`share (train.py:9)에서 원소 5개의 broadcast (3 스텝 후)`."""
     size = f"원소 {fact.numel}개" if fact.numel > 0 else ""
+    if fact.shape:
+        size += f" {' x '.join(map(str, fact.shape))}"
     kind = fact.dtype or ""
     root = f"root {fact.root}" if fact.root >= 0 else ""
     through = f"{fact.through} 경유" if fact.through else ""
