@@ -4,8 +4,9 @@
 
 An input is a recorded or made file, page, answer or word of another node: bytes flipped, cut, doubled or swapped with
 those of another one, or a value in its middle replaced by one that nobody expects. A reader may refuse it. A traceback,
-a crash of the interpreter, more than five seconds or more than 500 MB for one input is a fault: the input is kept, and
-its place is printed. Inputs are read in batches, each in a process of its own, so that a crash costs one batch.
+a crash of the interpreter, more than five seconds (not counted while other programs have the processors) or more than
+500 MB for one input is a fault: the input is kept, and its place is printed. Inputs are read in batches, each in a
+process of its own, so that a crash costs one batch.
 
 `--pause-while FILE` reads nothing while that file is there. With `--out` the counts are written after every batch, and
 a run that was ended goes on where it was. `--words FILE` prints them as docs/reliability.md has them.
@@ -198,16 +199,16 @@ def made(name: str, at: int, readers: list[Reader]) -> tuple[Reader, bytes]:
 def read_batch(
     name: str, first: int, readers: list[Reader], folder: Path, keep: Path, progress: mmap.mmap
 ) -> dict[str, object]:
-    signal.signal(signal.SIGALRM, too_slow)
     count: Counter[str] = Counter()
     faults: list[dict[str, str]] = []
     refused, slowest, largest = 0, 0.0, 0
     for at in range(first, BATCH):
         reader, data = made(name, at, readers)
         before = peak_from_here()
-        begun = time.monotonic()
-        progress[:] = _PROGRESS.pack(at, begun)
+        clock = Clock()
+        progress[:] = _PROGRESS.pack(at, time.monotonic())
         fault: str | None = None
+        signal.signal(signal.SIGALRM, clock.rings)
         signal.setitimer(signal.ITIMER_REAL, SLOW_S)
         try:
             refused += reader.read(data, folder)
@@ -217,7 +218,7 @@ def read_batch(
             fault = traceback.format_exc()
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
-        slowest = max(slowest, time.monotonic() - begun)
+        slowest = max(slowest, clock.taken_s())
         grown = max(peak()[0] - before[0], peak()[1] - before[1])
         largest = max(largest, grown >> 20)
         if fault is None and grown > LARGE:
@@ -235,8 +236,29 @@ def read_batch(
     }
 
 
-def too_slow(_number: int, _frame: FrameType | None) -> None:
-    raise TooSlow
+class Clock:
+    """Since it was made, less the time in which this process could have run and others had the processors."""
+
+    def __init__(self) -> None:
+        self._begun = time.monotonic() - _kept_waiting_s()
+
+    def taken_s(self) -> float:
+        return time.monotonic() - _kept_waiting_s() - self._begun
+
+    def rings(self, _number: int, _frame: FrameType | None) -> None:
+        left = SLOW_S - self.taken_s()
+        if left <= 0:
+            raise TooSlow
+        signal.setitimer(signal.ITIMER_REAL, left + 0.001)
+
+
+def _kept_waiting_s() -> float:
+    """0 where the kernel does not count it."""
+    try:
+        with open("/proc/self/schedstat", encoding="ascii") as file:
+            return int(file.read().split()[1]) / 1e9
+    except (OSError, IndexError):
+        return 0.0
 
 
 def peak_from_here() -> tuple[int, int]:
