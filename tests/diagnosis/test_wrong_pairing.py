@@ -208,6 +208,20 @@ def test_wrong_pairing_is_told_with_rank_and_line(
     assert verdict.detected_after_s is not None
 
 
+STEADY = "work(0.05)\nmain()"
+UNSTEADY = "work(0.05 + number % 3 * 0.02)\nmain()"
+
+
+@pytest.mark.parametrize(
+    ("rounds", "between", "outcome"),
+    [(STEADY, 0.04, "corrupt"), (STEADY, 0.048, "ok"), (UNSTEADY, 0.02, "corrupt"), (UNSTEADY, 0.04, "ok")],
+)
+def test_a_call_that_comes_before_a_round_is_over_is_one_more(rounds: str, between: float, outcome: str) -> None:
+    """The first kernel of its kind takes a while. How soon is too soon depends on how much the rounds vary."""
+    slow = EXTRA.replace("peak(Tensor(128))", f"peak(Tensor(128)); work({between})").replace(STEADY, rounds)
+    assert diagnosed(evidence_of(slow)).outcome == outcome
+
+
 def test_it_is_found_after_the_job_has_ended() -> None:
     verdict = diagnosed(evidence_of(OTHER_ROOT, ended=True, trigger="end"))
     assert (verdict.outcome, verdict.cause, blamed(verdict)) == ("corrupt", "collective-mismatch", [2])

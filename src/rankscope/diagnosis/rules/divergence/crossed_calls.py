@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from statistics import median
 
 from rankscope.diagnosis.divergence import Divergence, Side, event_of
 from rankscope.diagnosis.source.reader import CodeReader
@@ -15,6 +16,10 @@ _ROUNDS = 20
 _LEAST_ROUNDS = 5
 _EARLY = 0.5
 """Of the shortest round: a call that comes sooner than that belongs to the same round as the one before it."""
+_EARLY_IF_STEADY = 0.9
+"""The same where rounds hardly vary: had the call come in place of the usual one, a whole round would lie between."""
+_STEADY = 1.15
+"""The median round over the shortest one, at most."""
 
 
 def call_before(odd: Side, usual: Side, divergence: Divergence, states: dict[int, State], code: CodeReader) -> bool:
@@ -26,8 +31,8 @@ def call_before(odd: Side, usual: Side, divergence: Divergence, states: dict[int
         here, next_ = (event_of(states[rank], divergence.group, divergence.seq + n) for n in (0, 1))
         if here is None or next_ is None or next_.site != usual.site:
             return False
-        shortest = _shortest_round(states[rank], divergence, usual)
-        if shortest is None or next_.at - here.at > _EARLY * shortest:
+        early = _early(states[rank], divergence, usual)
+        if early is None or next_.at - here.at > early:
             return False
     return True
 
@@ -40,8 +45,9 @@ def _parted_frames(odd: Side, usual: Side) -> tuple[Frame, Frame] | None:
     return None
 
 
-def _shortest_round(state: State, divergence: Divergence, usual: Side) -> float | None:
-    """Between two usual calls of the rank, before it went another way; None where it had made too few."""
+def _early(state: State, divergence: Divergence, usual: Side) -> float | None:
+    """Sooner after a call of the rank than this, another one is of the same round: by the rounds from usual call to
+    usual call before it went another way; None where it had made too few."""
     events = state.of(divergence.group)
     before = [events.get(seq) for seq in range(max(1, divergence.seq - _ROUNDS), divergence.seq)]
     gaps = [
@@ -49,7 +55,10 @@ def _shortest_round(state: State, divergence: Divergence, usual: Side) -> float 
         for one, two in pairwise(before)
         if one is not None and two is not None and one.site == two.site == usual.site
     ]
-    return min(gaps) if len(gaps) >= _LEAST_ROUNDS else None
+    if len(gaps) < _LEAST_ROUNDS:
+        return None
+    shortest = min(gaps)
+    return shortest * (_EARLY_IF_STEADY if median(gaps) <= _STEADY * shortest else _EARLY)
 
 
 def crossed(odd: Side, usual: Side, divergence: Divergence, states: dict[int, State], code: CodeReader) -> bool:
