@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -116,6 +116,8 @@ def collect(
             if number:
                 time.sleep(gap_s)
             _sample(living)
+            if pause:
+                _ask_for_stacks(living, pool, first=not number)
         answers = {look.known.rank: pool.submit(_ask_listener, look.page) for look in living}
         if nccl is not None:
             nccl.look_again()
@@ -220,18 +222,27 @@ def _is_loader_worker(stack: StackSample) -> bool:
 
 
 def _look_closer(looks: Sequence[_Look]) -> None:
-    """Native frames where a thread holds the interpreter lock; a signal where py-spy may not look."""
+    """Native frames where a thread holds the interpreter lock."""
     owners = [
         look.pid
         for look in looks
         if len(look.stacks) >= 2 and all(any(thread.owns_gil for thread in stack.threads) for stack in look.stacks)
     ]
     _look_into([look for look in looks if look.pid in owners])
-    for look in looks:
-        if not look.stacks and look.page is not None:
-            sample = _stacks_by_signal(look)
-            if sample is not None:
-                look.stacks.append(sample)
+
+
+def _ask_for_stacks(looks: Sequence[_Look], pool: Executor, *, first: bool) -> None:
+    """By a signal, of ranks at which py-spy may not look: as often as it would, so that who stands is told from who
+    moves. Whoever has not answered the first time is not asked again."""
+    asked = [look for look in looks if _is_closed(look) and (first or look.stacks)]
+    for look, sample in zip(asked, pool.map(_stacks_by_signal, asked), strict=True):
+        if sample is not None:
+            look.stacks.append(sample)
+
+
+def _is_closed(look: _Look) -> bool:
+    """py-spy was refused. Its stacks and those on a signal are not mixed: of one that stands they look different."""
+    return look.page is not None and "stacks" in look.missing and all(s.source == "faulthandler" for s in look.stacks)
 
 
 def _look_into(looks: Sequence[_Look]) -> None:

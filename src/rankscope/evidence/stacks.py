@@ -27,6 +27,8 @@ _THREAD_HEAD = re.compile(
 _SINGLE_HEAD = "Stack (most recent call first):"
 _DUMP_FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d{1,9}|\?\?\?) in (?P<function>.*)$')
 _FATAL = "Fatal Python error:"
+PTRACE_VARIABLE = "RANKSCOPE_PTRACE"
+"""Set to 0, no process is looked into: some sites forbid it, or raise an alarm."""
 
 
 def sample_stacks(pids: Sequence[int], *, native: bool = False, timeout_s: float = 5.0) -> dict[int, StackSample | str]:
@@ -39,7 +41,9 @@ def sample_stacks(pids: Sequence[int], *, native: bool = False, timeout_s: float
 
     program = find_py_spy()
     if program is None:
-        return dict.fromkeys(pids, "py-spy is not installed beside this Python nor on the PATH")
+        switched_off = f"py-spy is switched off by {PTRACE_VARIABLE}=0"
+        absent = "py-spy is not installed beside this Python nor on the PATH"
+        return dict.fromkeys(pids, absent if _may_look() else switched_off)
     deadline = time.monotonic() + 4 * timeout_s
     with ThreadPoolExecutor(max(2, os.cpu_count() or 2)) as pool:
         samples = pool.map(lambda pid: _sample(program, pid, native, timeout_s, deadline), pids)
@@ -47,7 +51,9 @@ def sample_stacks(pids: Sequence[int], *, native: bool = False, timeout_s: float
 
 
 def find_py_spy() -> str | None:
-    """The py-spy program that belongs to this Python; None without one."""
+    """The py-spy program that belongs to this Python; None without one, or where it is not wanted."""
+    if not _may_look():
+        return None
     folders = [Path(sys.executable).parent, Path(sysconfig.get_path("scripts"))]
     for entry in map(Path, filter(None, sys.path)):
         # pip install --target DIR leaves the program in DIR/bin; a prefix in its parent's.
@@ -57,6 +63,10 @@ def find_py_spy() -> str | None:
         if program.is_file() and os.access(program, os.X_OK):
             return str(program)
     return shutil.which("py-spy")
+
+
+def _may_look() -> bool:
+    return os.environ.get(PTRACE_VARIABLE) != "0"
 
 
 def parse_py_spy(data: bytes, pid: int, working_directory: str | None) -> tuple[Thread, ...]:
