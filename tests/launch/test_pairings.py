@@ -36,6 +36,16 @@ class Rank:
         page.group("0", "default_pg", [0, 1, 2])
         calls = CallRecorder(page)
         self.all_reduce, self.broadcast = calls.wrap(all_reduce), calls.wrap(broadcast)
+        self.step = page.step
+
+    def train(self, steps: int) -> None:
+        for _ in range(steps):
+            self.all_reduce(Tensor())
+            self.step()
+
+    def evaluate(self, batches: int) -> None:
+        for _ in range(batches):
+            self.all_reduce(Tensor())
 
     def usual(self, times: int = 1) -> None:
         for _ in range(times):
@@ -146,6 +156,28 @@ def test_an_extra_call_that_shifts_all_later_ones_is_looked_at(job: Job) -> None
             if not (number == 1 and turn == 15):
                 rank.all_reduce(Tensor())
     assert job.glances(2)
+
+
+def test_a_call_from_a_new_line_is_looked_at_when_more_have_followed(job: Job) -> None:
+    """A rank has a batch fewer, and trains a step ahead since: eight calls later the steps show it."""
+    for number, rank in enumerate(job.ranks):
+        rank.train(30)
+        rank.evaluate(4 if number == 1 else 5)
+        rank.train(3)
+    assert not job.glances(2)
+    for rank in job.ranks:
+        rank.train(10)
+    assert job.glances(2)
+
+
+def test_where_no_more_follow_it_is_looked_at_soon_and_once(job: Job) -> None:
+    for number, rank in enumerate(job.ranks):
+        rank.train(30)
+        rank.evaluate(4 if number == 1 else 5)
+        rank.train(3)
+    assert [job.glances(2) for _ in range(2)] == [False, True]
+    assert not job.glances(200)
+    assert suspected({n: rank.path for n, rank in enumerate(job.ranks)})
 
 
 @pytest.mark.parametrize(("goes_on", "looks"), [((20, 20, 20), 1), ((20, 0, 20), 0)])

@@ -74,6 +74,14 @@ def went_past(desync: Desync, states: dict[int, State]) -> bool:
     return sides > 1 and (pair is None or all(event.done for event in pair))
 
 
+def is_young(desync: Desync, states: dict[int, State]) -> bool:
+    """Whether too few calls have followed a doubtful one to show that the ranks are out of step since."""
+    group, seq = desync.divergence.group, desync.divergence.seq
+    timelines = [states[rank].timeline for side in desync.divergence.sides for rank in side.ranks]
+    last = min(timeline.newest.get(group, 0) for timeline in timelines if timeline is not None)
+    return desync.kind == "doubt" and last <= seq + _AGREE_AFTER
+
+
 def _is_past(state: State, group: str, seq: int) -> bool:
     timeline = state.timeline
     event = timeline.at(group, seq) if timeline is not None else None

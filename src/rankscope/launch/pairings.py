@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rankscope.diagnosis.desync import find_desync, groups_of, went_past
+from rankscope.diagnosis.desync import find_desync, groups_of, is_young, went_past
 from rankscope.diagnosis.timeline import calls_timeline
 from rankscope.diagnosis.wait_graph import State
 from rankscope.errors import EvidenceError
@@ -21,8 +21,10 @@ _FIRST_REST_S = 2.0
 _LONGEST_REST_S = 60.0
 """Between two close readings of ranks whose lines differ, as they do where one call is written twice, under `if` and
 `else`: that is seen again and again."""
-_MOST_DOUBTS = 3
+_MOST_DOUBTS = 4
 """So often a job is looked at for nothing but a call from a new line."""
+_RIPENS_S = 1.0
+"""So long such a call is left alone: most jobs have made more by then, and those tell what it was."""
 _MOST_TRIES = 7
 """So often for one difference: what was made may not have completed yet, on a GPU that is far behind its program."""
 _AGAIN_S = 1.0
@@ -30,6 +32,7 @@ _AGAIN_S = 1.0
 _PENDING_S = 0.5
 """After a reading that found calls which have not been passed yet."""
 PENDING = "pending"
+YOUNG = "young"
 _UNEVEN_S = 1.5
 _WENT_ON = 6
 """Signs of progress of each rank in which none has made a call of the group."""
@@ -61,6 +64,10 @@ class _Compared:
     paths_due: float = 0.0
     rest_s: float = _FIRST_REST_S
     uneven: _Uneven | None = None
+    doubted_at: float | None = None
+    """Since then there is a doubt that too few calls have followed."""
+    asked_young: bool = False
+    """It was looked at all the same."""
 
 
 class PairingWatch:
@@ -132,14 +139,23 @@ class PairingWatch:
     ) -> bool:
         """A difference that comes to nothing is remembered as harmless."""
         kinds = suspicions({rank: pages[rank] for key in keys for rank in known[key]})
+        groups = [self._groups[key] for key in keys]
         firm = bool(kinds & {"contradiction", "shift"})
+        young = not firm and YOUNG in kinds
         doubtful = not firm and "doubt" in kinds and self._doubts < _MOST_DOUBTS
+        if young and doubtful:
+            doubtful = _is_due(groups, now)
         self._doubts += doubtful
-        for key in keys:
-            group = self._groups[key]
-            group.due = now + _AGAIN_S * 2**group.tries if firm else now + _PENDING_S if PENDING in kinds else 0.0
-            group.tries += firm
-            if group.tries >= _MOST_TRIES or not (firm or PENDING in kinds):
+        for key, group in zip(keys, groups, strict=True):
+            if firm:
+                group.due = now + _AGAIN_S * 2**group.tries
+                group.tries += 1
+            elif young or PENDING in kinds:
+                waited = 0.0 if group.doubted_at is None else now - group.doubted_at
+                group.due = now + max(_PENDING_S, waited / 2)
+            else:
+                group.due = 0.0
+            if group.tries >= _MOST_TRIES or not (firm or young or PENDING in kinds):
                 self._settle(group, known[key], now)
         return firm or doubtful
 
@@ -147,20 +163,31 @@ class PairingWatch:
         place = same_place(list(ranks.values()))
         sums = {rank: found for rank, each in ranks.items() if (found := each.after(place)) is not None}
         group.calls, group.sums, group.differed, group.tries = place, sums, False, 0
+        group.doubted_at, group.asked_young = None, False
         group.paths_due = now + group.rest_s
         group.rest_s = min(2 * group.rest_s, _LONGEST_REST_S)
 
 
+def _is_due(groups: list[_Compared], now: float) -> bool:
+    """Whether a doubt is looked at before more calls have followed it: once, where they do not come soon."""
+    since = min((group.doubted_at for group in groups if group.doubted_at is not None), default=now)
+    due = now >= since + _RIPENS_S and not any(group.asked_young for group in groups)
+    for group in groups:
+        group.doubted_at = since
+        group.asked_young |= due
+    return due
+
+
 def suspected(pages: Mapping[int, Path]) -> bool:
-    """The same of ranks that have ended: whatever they made has completed."""
+    """The same of ranks that have ended: whatever they made has completed, and nothing more will follow."""
     watch = PairingWatch()
     watch.wrong(pages, 0.0)
-    return watch.wrong(pages, 0.0)
+    return watch.wrong(pages, 0.0) or watch.wrong(pages, 2 * _RIPENS_S)
 
 
 def suspicions(pages: Mapping[int, Path]) -> set[str]:
     """The kinds of differences (see `diagnosis/desync.py`) in what the ranks wrote down of their calls; `PENDING` where
-    they have not gone on after it yet: perhaps they hang in it."""
+    they have not gone on after it yet: perhaps they hang in it; `YOUNG` where what follows may settle a doubt."""
     states = {}
     try:
         for rank, page in pages.items():
@@ -169,8 +196,9 @@ def suspicions(pages: Mapping[int, Path]) -> set[str]:
             states[rank] = State(rank, "elsewhere", seen, calls_timeline(seen))
     except EvidenceError:
         return set()
-    found = (find_desync(group, states) for group in groups_of(states.values()))
-    return {each.kind if went_past(each, states) else PENDING for each in found if each is not None}
+    found = [each for group in groups_of(states.values()) if (each := find_desync(group, states)) is not None]
+    kinds: set[str] = {each.kind if went_past(each, states) else PENDING for each in found}
+    return kinds | ({YOUNG} if any(is_young(each, states) for each in found) else set())
 
 
 def _agree(group: _Compared, place: int, sums: Sums, half: int) -> bool:
