@@ -116,6 +116,26 @@ def main():
         work(0.05)
 main()
 """
+SHORTER_PASS = """
+def meet(values):
+    all_reduce(values)
+
+def evaluate(batches):
+    for _ in range(batches):
+        meet(Tensor(64))
+        work(0.02)
+
+def main():
+    for number in range(1, 60):
+        meet(Tensor(64))
+        step()
+        work(0.03)
+        if number % 20 == 0:
+            evaluate(4 if rank == 1 else 5)
+    if rank == 1:
+        evaluate(2)
+main()
+"""
 SWAPPED = """
 def main():
     gradient, square = Tensor(128), Tensor(128)
@@ -181,6 +201,7 @@ def lines(verdict: Verdict) -> list[int | None]:
         (SKIPPED, "collective-skipped", "likely", 1, "if active:"),
         (SKIPPED_IN_A_RUN, "collective-skipped", "likely", 1, "if number % 10 == 9 and outliers <= 12:"),
         (EXTRA, "collective-skipped", "likely", 1, "def peak"),
+        (SHORTER_PASS, "uneven-data", "likely", 1, "all_reduce(values)"),
         (SWAPPED, "collective-mismatch", "likely", 1, "all_reduce(square.clamp_(max=25))"),
         (SWAPPED_FUNCTIONS, "collective-mismatch", "likely", 1, "def share_second"),
     ],
@@ -191,6 +212,7 @@ def lines(verdict: Verdict) -> list[int | None]:
         "skipped",
         "in a run",
         "extra",
+        "shorter pass",
         "swapped",
         "other order",
     ],

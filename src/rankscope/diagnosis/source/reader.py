@@ -155,6 +155,27 @@ class CodeReader:
                 return None
         return None
 
+    def ended_loop(self, inside: Sequence[Frame], outside: Sequence[Frame]) -> tuple[Frame, int] | None:
+        """The loop (frame, first line) around one call that is not around the other, whose rank had made the first one
+        just before: what led into the loop does not matter then. Nothing in the loop leads past its call, and the other
+        call depends on nothing."""
+        pairs = zip(reversed(inside), reversed(outside), strict=False)
+        parted = next((at for at, (one, two) in enumerate(pairs) if (one.file, one.line) != (two.file, two.line)), None)
+        if parted is None:
+            return None
+        inner, (*called, other) = inside[: len(inside) - parted], outside[: len(outside) - parted]
+        if any(map(self._conditional, called)) or self._depends(other, inner[-1]) or self.around(other).handling:
+            return None
+        for depth, frame in enumerate(inner):
+            around = self.around(frame)
+            for first, last in around.loops:
+                if frame is inner[-1] and frame.file == other.file and first <= other.line <= last:
+                    continue
+                leads_past = [branch for branch in (*_choices(around), *around.passes) if branch.line > first]
+                sure = not leads_past and not any(map(self._conditional, inner[:depth]))
+                return (frame, first) if sure else None
+        return None
+
     def _conditional(self, frame: Frame) -> bool:
         around = self.around(frame)
         return bool(_choices(around) or around.passes or around.handling)

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from rankscope.diagnosis import views
 from rankscope.diagnosis.advice import Advice
 from rankscope.diagnosis.blame import condition
-from rankscope.diagnosis.divergence import Divergence, Side, site_key
+from rankscope.diagnosis.divergence import Divergence, Side, event_of, site_key
 from rankscope.diagnosis.facts.calls import Batches, LeftLoop, OutOfData, Perhaps
 from rankscope.diagnosis.finding import Finding, Possibility
 from rankscope.diagnosis.loaders import shortages
@@ -115,12 +115,20 @@ def _left_loop(side: Side, divergence: Divergence, graph: WaitGraph, code: CodeR
     left: tuple[Frame, int] | None = None
     for stay in stays:
         left = code.left_loop(_frames_at(stay, graph), _frames_at(side, graph))
+        if left is None and side.event is not None and _was_there(side, stay, divergence, graph):
+            left = code.ended_loop(stay.site, side.site)
         if left is None or _step_of(stay, graph) < _step_of(side, graph):
             return None
     if left is None:
         return None
     frame, line = left
     return LeftLoop(side.ranks, Where(frame.file, line, frame.function))
+
+
+def _was_there(side: Side, stay: Side, divergence: Divergence, graph: WaitGraph) -> bool:
+    """The call before was, on this side too, the one that the others make once more."""
+    before = [event_of(graph.states[rank], divergence.group, divergence.seq - 1) for rank in side.ranks]
+    return bool(stay.site) and all(event is not None and event.site == stay.site for event in before)
 
 
 def _frames_at(side: Side, graph: WaitGraph) -> tuple[Frame, ...]:
