@@ -176,13 +176,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         for future in waiting:
             results.append(future.result())
             print(row(results[-1]), flush=True)
+            if arguments.json is not None:
+                arguments.json.write_text(json.dumps([as_json(result) for result in results], indent=2) + "\n")
 
     wrong = [result for result in results if not result.judgement.right]
     print()
     for result in wrong:
         print(explain(result))
-    if arguments.json is not None:
-        arguments.json.write_text(json.dumps([as_json(result) for result in results], indent=2) + "\n")
     if wrong or arguments.keep:
         print(f"the runs' folders are in {base}")
     else:
