@@ -183,8 +183,17 @@ def _batches(graph: WaitGraph) -> tuple[Batches, ...]:
     )
 
 
+def _went_on_to(side: Side, graph: WaitGraph) -> Where | None:
+    """The line of the call that came next, in any group: where its GPU waits in it, the program may be further on."""
+    if side.event is not None and side.site:
+        return views.where(side.site[0])
+    state = graph.states[side.ranks[0]]
+    event = state.wait.event if state.wait is not None else None
+    return views.where(event.site[0]) if event is not None and event.site else standing(state)
+
+
 def _uneven(side: Side, graph: WaitGraph, facts: tuple[Batches | LeftLoop, ...], others: list[int]) -> Finding:
-    at = views.where(side.site[0]) if side.event is not None and side.site else standing(graph.states[side.ranks[0]])
+    at = _went_on_to(side, graph)
     out = OutOfData(side.ranks, tuple(sorted(others)), at)
     return Finding(
         outcome="hang",
