@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 
 import msgspec
 from msgspec.structs import replace
 
-from rankscope.evidence import sources
 from rankscope.evidence.installed_program import with_program
 from rankscope.evidence.model import (
     SCHEMA,
@@ -20,12 +18,12 @@ from rankscope.evidence.model import (
     Log,
     RaisedException,
     RankEvidence,
-    Source,
     StackSample,
 )
 from rankscope.evidence.readers.dumps import RankDump, rank_in_name
 from rankscope.evidence.readers.log import LogReader, ReadLogs
 from rankscope.evidence.readers.log_names import rank_of_log
+from rankscope.evidence.readers.named_sources import read_named_sources
 from rankscope.evidence.readers.py_spy_dump import ProcessStacks
 from rankscope.evidence.readers.refused import Refused
 from rankscope.evidence.readers.run_folder import RunVerdict
@@ -94,7 +92,7 @@ def assemble(found: Found) -> Evidence:
         world_size=_world_size(found, logs, ranks),
         ranks=tuple(seen),
         hosts=_hosts(logs),
-        sources=_unchanged(sources.read_sources(frames), collected_at),
+        sources=read_named_sources(frames, collected_at),
         log=logs.others,
         missing=found.notes,
         refused=tuple(map(str, found.refused)),
@@ -254,18 +252,6 @@ def _frames_of(seen: RankEvidence) -> Iterator[Frame]:
         if id(entry.frames) not in known:
             known.add(id(entry.frames))
             yield from (frame for frame in entry.frames if frame.user)
-
-
-def _unchanged(found: tuple[Source, ...], collected_at: float) -> tuple[Source, ...]:
-    """Sources that were not edited after the files were written: line numbers of another version would mislead."""
-    kept = []
-    for source in found:
-        try:
-            if os.stat(source.file).st_mtime <= collected_at:
-                kept.append(source)
-        except OSError:
-            continue
-    return tuple(kept)
 
 
 def _joined(saved: Evidence, more: Evidence, name: str) -> Evidence:
