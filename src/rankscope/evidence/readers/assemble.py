@@ -28,6 +28,9 @@ from rankscope.evidence.readers.py_spy_dump import ProcessStacks
 from rankscope.evidence.readers.refused import Refused
 from rankscope.evidence.readers.run_folder import RunVerdict
 from rankscope.evidence.stacks import stack_of_fatal_error
+from rankscope.mask import mask_lines
+
+_MOST_FATAL = 60
 
 
 class Found(msgspec.Struct):
@@ -198,7 +201,6 @@ def _rank_evidence(number: int, rank: _Rank, started_at: float) -> RankEvidence:
     if not rank.stacks:
         missing["stacks"] = "no stack dump of this rank was given"
     log = rank.log
-    lines = tuple(line.text for line in log.notable) if log is not None else ()
     return RankEvidence(
         rank=number,
         local_rank=number,
@@ -214,9 +216,19 @@ def _rank_evidence(number: int, rank: _Rank, started_at: float) -> RankEvidence:
         exceptions=tuple(rank.exceptions),
         crash_stack=stack_of_fatal_error("\n".join(rank.fatal)) if rank.fatal else (),
         log=log,
-        error_tail=tuple(dict.fromkeys((*lines, *rank.fatal[:60], *(log.tail if log is not None else ())))),
+        error_tail=_told(log, mask_lines(rank.fatal[:_MOST_FATAL])) if log is not None else (),
         missing=missing,
     )
+
+
+def _told(log: Log, fatal: tuple[str, ...]) -> tuple[str, ...]:
+    """The telling lines and the last ones, in the order in which they were written."""
+    texts = [line.text for line in log.notable]
+    if fatal:
+        at = texts.index(fatal[0]) if fatal[0] in texts else len(texts)
+        texts = [*texts[:at], *fatal, *(text for text in texts[at:] if text not in fatal)]
+    last = set(log.tail)
+    return (*(text for text in texts if text not in last), *log.tail)
 
 
 def _world_size(found: Found, logs: ReadLogs, ranks: dict[int, _Rank]) -> int:
