@@ -140,6 +140,7 @@ def test_a_run_folder_that_another_user_exchanges_for_a_link_is_written_to_where
 
     assert ended.code == 1
     assert f"all of it is in '{away}'" in " ".join(ended.err.decode().split())
+    assert f"rankscope diagnose {away.relative_to(tmp_path)}" in ended.err.decode()  # shown as seen from there
     assert sorted(str(path.relative_to(victim)) for path in victim.rglob("*") if path.is_file()) == sorted(names)
     assert {(victim / name).read_text() for name in names} == {"do not lose this"}
     assert "the data is gone" in json.loads((away / "verdict.json").read_bytes())["headline"]

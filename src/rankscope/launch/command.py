@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from rankscope.diagnosis.codec import verdict_to_json
 from rankscope.diagnosis.verdict import Verdict
 from rankscope.errors import UsageError
-from rankscope.held_folders import inside
+from rankscope.held_folders import inside, moved_to
 from rankscope.launch import (
     afterwards,
     beforehand,
@@ -292,7 +292,7 @@ def _show(verdict: Verdict, job: Job, as_json: bool) -> None:
         verdict,
         color=terminal.use_color(sys.stderr),
         width=max(60, min(width, 140)),
-        folder=str(job.folder),
+        folder=str(moved_to(job.folder) or job.folder),
         done=done,
     )
     sys.stderr.write(text.rstrip("\n") + "\n")
