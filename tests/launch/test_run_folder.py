@@ -138,7 +138,7 @@ def test_a_run_folder_that_another_user_exchanges_for_a_link_is_written_to_where
     told.touch()
     ended = started.wait()
 
-    assert ended.code == 1
+    assert ended.code != 0
     assert f"all of it is in '{away}'" in " ".join(ended.err.decode().split())
     assert f"rankscope diagnose {away.relative_to(tmp_path)}" in ended.err.decode()  # shown as seen from there
     assert sorted(str(path.relative_to(victim)) for path in victim.rglob("*") if path.is_file()) == sorted(names)
@@ -163,7 +163,7 @@ def test_a_folder_that_a_group_shares_is_as_good_as_any_other(rankscope: Ranksco
     for _ in range(2):
         started = rankscope.command(*COMMAND, "run", "--nproc-per-node", 1, "--run-dir", run, script, told)
         ended = started.wait()
-        assert ended.code == 1
+        assert ended.code != 0
         assert "moved the run folder" not in ended.err.decode()
         assert "project/runs/first/report.html" in ended.err.decode()
         assert "/proc/" not in ended.err.decode() + (run / "verdict.json").read_text()
