@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[1] / "src" / "rankscope"
 
 FLOOR = frozenset(
     {
-        *("errors", "mask", "private_files", "spelling", "whose_code", "addresses", "door", "versions"),
+        *("errors", "mask", "private_files", "held_folders", "spelling", "whose_code", "addresses", "door", "versions"),
         *("terminal_text", "verbs", "given_paths", "__version__"),
     }
 )

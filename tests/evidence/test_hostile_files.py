@@ -152,6 +152,51 @@ def test_folders_that_lead_back_to_themselves_come_to_an_end(tmp_path: Path) -> 
     assert time.monotonic() - begun < 10
 
 
+OF_A_RUN = {"run.json": '{"command": ["x"]}', "verdict.json": '{"outcome": "crash"}'}
+
+
+@pytest.mark.parametrize("beside", [{}, OF_A_RUN], ids=["a folder", "a run"])
+@pytest.mark.parametrize("link", ["rank0.log", "logs"])
+def test_a_link_out_of_a_given_folder_is_not_followed(tmp_path: Path, beside: dict[str, str], link: str) -> None:
+    mine, sent = tmp_path / "mine", tmp_path / "sent"
+    for folder in (mine, sent):
+        folder.mkdir()
+    (mine / "rank0.log").write_text("words of mine alone\n")
+    (sent / "rank1.log").write_text("ValueError: x\n")
+    for name, text in beside.items():
+        (sent / name).write_text(text)
+    (sent / link).symlink_to(mine / "rank0.log" if link == "rank0.log" else mine)
+    evidence = gather([str(sent)])
+    assert "words of mine" not in str(evidence)
+    assert "ValueError: x" in str(evidence)
+    told = [text for text in evidence.refused if "leads out of the folder" in text]
+    assert len(told) == (1 if link == "rank0.log" or beside else 0)  # of other folders, links are passed over
+
+
+@pytest.mark.parametrize("name", ["evidence.json", "evidence/attempt_0/evidence.json", "verdict.json"])
+def test_evidence_and_verdict_are_not_read_through_a_link_out_of_the_run(tmp_path: Path, name: str) -> None:
+    mine, sent = tmp_path / "mine", tmp_path / "sent"
+    save_evidence(Evidence(SCHEMA, 1.0, 0.0, "still", 4711, ()), mine)
+    (mine / "verdict.json").write_text('{"outcome": "crash", "world_size": 4711}')
+    (sent / name).parent.mkdir(parents=True)
+    (sent / "run.json").write_text("{}")
+    (sent / name).symlink_to(mine / Path(name).name)
+    evidence = gather([str(sent)])
+    assert evidence.world_size == 0
+    assert any("leads out of the folder" in text for text in evidence.refused)
+
+
+def test_links_that_stay_in_the_folder_or_are_named_themselves_are_followed(tmp_path: Path) -> None:
+    (tmp_path / "sent" / "logs").mkdir(parents=True)
+    (tmp_path / "sent" / "logs" / "kept").write_text("ValueError: x\n")
+    (tmp_path / "sent" / "rank0.log").symlink_to("logs/kept")
+    (tmp_path / "named").symlink_to("sent")
+    for given in ("sent", "named", "named/rank0.log"):
+        evidence = gather([str(tmp_path / given)])
+        assert "ValueError: x" in str(evidence.ranks), given
+        assert evidence.refused == ()
+
+
 @pytest.mark.parametrize("world", [10**12, -5])
 def test_saved_evidence_of_an_impossible_job_is_refused(tmp_path: Path, world: int) -> None:
     save_evidence(Evidence(SCHEMA, 1.0, 0.0, "still", world, ()), tmp_path)

@@ -6,11 +6,13 @@ import io
 import time
 import tracemalloc
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rankscope.evidence.readers.gather import gather
 from rankscope.evidence.readers.log import LogReader, ReadLogs
 from rankscope.evidence.readers.log_lines import inner_rank, time_of
 from rankscope.evidence.readers.log_names import rank_of_log
@@ -264,3 +266,39 @@ def test_whose_file_a_log_is_by_its_place(path: str, rank: int | None) -> None:
 def test_any_bytes_are_a_log(lines: list[bytes]) -> None:
     logs = read(b"\n".join(lines))
     assert sum(log.lines for log in logs.ranks.values()) + (logs.others.lines if logs.others else 0) >= 0
+
+
+def test_what_a_rank_wrote_last_is_told_in_its_order_with_lines_that_came_again(tmp_path: Path) -> None:
+    log = [
+        "CUDA error: too early to be among the last",
+        *(f"step {number}" for number in range(60)),
+        "retrying",
+        "retrying",
+        "Traceback (most recent call last):",
+        '  File "/x/train.py", line 3, in main',
+        "    step()",
+        "ValueError: x",
+    ]
+    told = told_by_rank_0(log, tmp_path)
+    assert told == [log[0], *log[-40:]]
+
+
+def test_the_stack_of_a_fatal_error_stands_where_it_was_written(tmp_path: Path) -> None:
+    log = [
+        "an error at first",
+        "Fatal Python error: Segmentation fault",
+        "Current thread 0x00007f (most recent call first):",
+        '  File "/x/train.py", line 3 in main',
+        "an error afterwards",
+        *(f"step {number}" for number in range(400)),
+    ]
+    told = told_by_rank_0(log, tmp_path)
+    assert told[:4] == log[:4]
+    assert told[-40:] == log[-40:]
+
+
+def told_by_rank_0(lines: list[str], folder: Path) -> list[str]:
+    path = folder / "rank0.log"
+    path.write_text("".join(f"{line}\n" for line in lines))
+    (rank,) = gather([str(path)]).ranks
+    return list(rank.error_tail)

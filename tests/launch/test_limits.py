@@ -14,8 +14,8 @@ from rankscope.probe import import_lock
 
 @pytest.fixture(autouse=True)
 def own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = {*limits.LOW_MEMORY, *comm_debug._SETTINGS, "NCCL_DEBUG_FILE", limits.LIMIT_VARIABLE, import_lock.VARIABLE}
-    for name in names:
+    files = ("NCCL_DEBUG_FILE", "NCCL_GRAPH_DUMP_FILE")
+    for name in {*limits.LOW_MEMORY, *comm_debug._SETTINGS, *files, limits.LIMIT_VARIABLE, import_lock.VARIABLE}:
         monkeypatch.setenv(name, "to be put back")
         monkeypatch.delenv(name)
 

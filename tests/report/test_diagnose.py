@@ -200,9 +200,9 @@ def test_one_against_one_blames_nobody_without_the_source(tmp_path: Path) -> Non
 
 def test_the_source_tells_that_the_waiting_rank_made_a_call_too_many(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
-    script.write_text("def step(rank):\n    all_reduce()\n    if rank == 0:\n        barrier()\n    return\n")
-    first = {**make.call(1), "frames": make.frames("step", 2, str(script))}
-    extra = {**make.call(2, op="barrier", done=False), "frames": make.frames("step", 4, str(script))}
+    script.write_text("def step(rank):\n    all_reduce()\n    if rank == 0:\n        barrier()\n    return\nstep(0)\n")
+    first = {**make.call(1), "frames": make.frames("step", 2, str(script), 6)}
+    extra = {**make.call(2, op="barrier", done=False), "frames": make.frames("step", 4, str(script), 6)}
     folder = tmp_path / "dumps"
     folder.mkdir()
     make.write(folder, 0, first, extra, ranks=2)
@@ -256,14 +256,16 @@ def test_a_condition_on_the_rank_blames_the_fewer_ranks_on_either_side_of_it(
     condition: str, inside: tuple[int, ...], tmp_path: Path
 ) -> None:
     script = tmp_path / "train.py"
-    script.write_text(f"def step(rank):\n    all_reduce()\n    if {condition}:\n        all_reduce()\n    barrier()\n")
+    script.write_text(
+        f"def step(rank):\n    all_reduce()\n    if {condition}:\n        all_reduce()\n    barrier()\nstep(0)\n"
+    )
     folder = tmp_path / "dumps"
     folder.mkdir()
     for rank in range(3):
         op, line = ("all_reduce", 4) if rank in inside else ("barrier", 5)
         calls = [make.call(1), make.call(2, op=op, done=False)]
         for entry, at in zip(calls, (2, line), strict=True):
-            entry["frames"] = make.frames("step", at, str(script))
+            entry["frames"] = make.frames("step", at, str(script), 6)
         make.write(folder, rank, *calls, ranks=3)
     verdict = conclude(gather([str(folder)]))
     assert (verdict.cause, [culprit.rank for culprit in verdict.culprits]) == ("collective-skipped", [1])
@@ -290,6 +292,7 @@ def main(rank):
         if step == 4 and rank == 0:
             all_reduce()
     all_reduce_at_the_end()
+main(0)
 """
 
 
@@ -305,7 +308,7 @@ def test_ranks_that_are_out_of_the_loop_because_another_made_an_extra_call_in_it
         calls = [make.call(seq) for seq in range(1, 10)]
         last = make.call(10, done=False) if rank == 0 else make.call(10, op="barrier", done=False)
         for entry, line in zip([*calls, last], [*lines, 6][:10], strict=True):
-            entry["frames"] = make.frames("main", line, str(script))
+            entry["frames"] = make.frames("main", line, str(script), 7)
         make.write(folder, rank, *calls, last, ranks=3)
     verdict = conclude(gather([str(folder)]))
     assert (verdict.cause, [culprit.rank for culprit in verdict.culprits]) == ("collective-skipped", [0])

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from rankscope.errors import EvidenceError
-from rankscope.evidence.regular import open_regular
+from rankscope.evidence.regular import leads_out, open_regular
 
 METRICS = Path("logs") / "metrics.jsonl"
 _MOST_BYTES = 64 << 20
@@ -26,6 +26,8 @@ def read_curves(folder: Path) -> tuple[Curve, ...]:
 
     Steps that were made again after a restart count as they were made last. Lines of another form are passed over.
     """
+    if leads_out(folder / METRICS, folder):
+        return ()
     try:
         with open_regular(folder / METRICS) as file:
             data = file.read(_MOST_BYTES)

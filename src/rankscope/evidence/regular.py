@@ -10,6 +10,13 @@ from typing import BinaryIO
 from rankscope.errors import EvidenceError
 
 LARGEST = 4 << 30
+LEADS_OUT = "is a link that leads out of the folder: give what it leads to by itself"
+
+
+def leads_out(path: str | Path, folder: str | Path) -> bool:
+    """Whether what lies there is somewhere else: a folder that somebody sent may link to files of the reader."""
+    real, root = os.path.realpath(path), os.path.realpath(folder)
+    return real != root and not real.startswith(root.rstrip("/") + "/")
 
 
 def open_regular(path: str | Path) -> BinaryIO:

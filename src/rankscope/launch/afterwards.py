@@ -15,6 +15,7 @@ from rankscope.diagnosis.rules.numbers.stragglers import kept_waiting
 from rankscope.diagnosis.verdict import Straggler, Verdict
 from rankscope.errors import EvidenceError
 from rankscope.evidence.pages import Heartbeat, read_heartbeat, read_page
+from rankscope.held_folders import moved_to
 from rankscope.launch import pairings
 from rankscope.launch.environment import probe_error_file
 from rankscope.launch.job import Job
@@ -38,6 +39,9 @@ def complete(verdict: Verdict, notes: Iterable[str | Fact], job: Job, pace: Pace
         beside.append(kept_waiting(stragglers, [process.rank for process in job.ranks]))
     if verdict.outcome == "ok":
         beside += _unused_losses(job)
+    now = moved_to(job.folder)
+    if now is not None:
+        job.note_problem(f"somebody has moved the run folder '{job.folder}': all of it is in '{now}'")
     beside += [*_probe_failures(job), *job.problems, *job.pump.problems]
     return replace(
         annotated(verdict, beside),

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from rankscope.errors import UsageError
+from rankscope.held_folders import inside_for_children
 from rankscope.private_files import make_own_folder
 from rankscope.probe import comm_timeout
 
@@ -47,10 +48,11 @@ def set_comm_debug(run_folder: Path) -> str:
         make_own_folder(folder)
     except OSError as error:
         raise UsageError(f"--comm-debug: '{folder}' cannot be made: {error.strerror}") from error
+    told_ranks = inside_for_children(folder.absolute())
     wanted = {
         **_SETTINGS,
-        "NCCL_DEBUG_FILE": str(folder.resolve() / "nccl-%h-%p.log"),
-        "NCCL_GRAPH_DUMP_FILE": str(folder.resolve() / "nccl-graph.xml"),  # written by NCCL's rank 0 alone
+        "NCCL_DEBUG_FILE": str(told_ranks / "nccl-%h-%p.log"),
+        "NCCL_GRAPH_DUMP_FILE": str(told_ranks / "nccl-graph.xml"),  # written by NCCL's rank 0 alone
     }
     chosen = {name: value for name, value in wanted.items() if name not in os.environ}
     os.environ.update(chosen)

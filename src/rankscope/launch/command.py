@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from rankscope.diagnosis.codec import verdict_to_json
 from rankscope.diagnosis.verdict import Verdict
 from rankscope.errors import UsageError
+from rankscope.held_folders import inside, moved_to
 from rankscope.launch import (
     afterwards,
     beforehand,
@@ -40,7 +41,7 @@ from rankscope.launch.sinks import LogFile
 from rankscope.launch.stage_teller import StageTeller
 from rankscope.launch.status_line import StatusLine
 from rankscope.launch.supervisor import Supervisor
-from rankscope.private_files import make_private_folder
+from rankscope.private_files import make_held_folder
 from rankscope.report import live, progress_words, terminal
 from rankscope.report.notices.notifier import Notifier, tell_the_end
 from rankscope.report.screen import Screen, open_screen
@@ -263,8 +264,8 @@ def _log_folder(run_folder: Path, chosen: options.RunOptions) -> Path | None:
         return None
     path = Path(chosen.torch.log_dir) / f"{chosen.torch.rdzv_id}_{uuid.uuid4().hex[:8]}"
     try:
-        make_private_folder(path)
-        (run_folder / "logs").symlink_to(path.resolve(), target_is_directory=True)
+        make_held_folder(path)
+        inside(run_folder / "logs").symlink_to(path.resolve(), target_is_directory=True)
     except OSError as error:
         raise UsageError(f"--log-dir '{chosen.torch.log_dir}' cannot be written: {error.strerror}") from error
     return path
@@ -291,7 +292,7 @@ def _show(verdict: Verdict, job: Job, as_json: bool) -> None:
         verdict,
         color=terminal.use_color(sys.stderr),
         width=max(60, min(width, 140)),
-        folder=str(job.folder),
+        folder=str(moved_to(job.folder) or job.folder),
         done=done,
     )
     sys.stderr.write(text.rstrip("\n") + "\n")

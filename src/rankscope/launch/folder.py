@@ -9,8 +9,9 @@ import time
 from pathlib import Path
 
 from rankscope.errors import UsageError
+from rankscope.held_folders import NotOurs, inside
 from rankscope.mask import mask_arguments, mask_text
-from rankscope.private_files import NotOurs, make_private_folder, write_private
+from rankscope.private_files import make_held_folder, write_private
 from rankscope.report import live
 
 MARK = "run.json"
@@ -47,9 +48,9 @@ def _refuse_current(wanted: Path) -> None:
 
 def _create(path: Path) -> Path:
     try:
-        make_private_folder(path)
+        make_held_folder(path)
         write_private(path / ".writable", b"")
-        (path / ".writable").unlink()
+        inside(path / ".writable").unlink()
     except NotOurs as error:
         raise UsageError(
             f"the run folder '{path}' {error.strerror}: nothing is written there. "

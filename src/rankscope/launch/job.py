@@ -16,6 +16,7 @@ from rankscope.evidence import kernel
 from rankscope.evidence.collect import JobFacts, KnownRank, collect, find_page, read_environment
 from rankscope.evidence.model import Evidence, Exit
 from rankscope.evidence.pages import read_page
+from rankscope.held_folders import inside
 from rankscope.launch.events import End
 from rankscope.launch.memory_track import MemoryTrack
 from rankscope.launch.nodes.exchange import Exchange
@@ -172,7 +173,7 @@ class Job:
             versions=self.versions,
             stall_after_s=self.stall_after_s,
             oom_kills_before=self._oom_kills,
-            comm_logs=self.folder / "comm",
+            comm_logs=inside(self.folder / "comm"),
         )
         with self._collecting:
             if trigger == "non-finite":  # of a job that goes on: its pages tell, and every second counts

@@ -9,6 +9,7 @@ import time
 from collections import deque
 
 from rankscope.errors import UsageError
+from rankscope.held_folders import inside
 from rankscope.launch.board import JobGlances, program_name
 from rankscope.launch.job import Job
 from rankscope.launch.small_server import Answer, SmallServer
@@ -88,14 +89,14 @@ class LivePage:
     def close(self) -> None:
         """Whoever is looking gets the report, within seconds; then nobody listens any more."""
         try:
-            self._last = (self._job.folder / FILE_NAME).read_bytes()
+            self._last = inside(self._job.folder / FILE_NAME).read_bytes()
         except OSError:
             self._last = None  # why there is none, the verdict says
         watched = self._last is not None and time.monotonic() - self._asked_at < _WATCHED_S
         if watched and self._last_shown.wait(_GRACE_S):
             time.sleep(_OTHERS_S)
         self._server.close()
-        (self._job.folder / ADDRESS_FILE).unlink(missing_ok=True)
+        inside(self._job.folder / ADDRESS_FILE).unlink(missing_ok=True)
 
     def _answered(self, path: str) -> Answer | None:
         try:

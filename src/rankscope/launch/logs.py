@@ -11,6 +11,7 @@ from typing import Any
 
 from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs, Std
 
+from rankscope.held_folders import inside_for_children
 from rankscope.launch.output import Name, OutputPump
 from rankscope.private_files import make_own_folder
 from rankscope.process_status import gpu_number
@@ -64,7 +65,7 @@ class PumpLogs(LogsSpecs):
             destination.stderrs[local_rank] = self._pump.open(
                 (local_rank, "stderr"), prefix, own and own / "stderr.log", self._on_console(local_rank, Std.ERR), name
             )
-            variables["TORCHELASTIC_ERROR_FILE"] = str(own / "error.json") if own is not None else ""
+            variables["TORCHELASTIC_ERROR_FILE"] = str(inside_for_children(own / "error.json")) if own else ""
             destination.error_files[local_rank] = variables["TORCHELASTIC_ERROR_FILE"] or os.devnull
         return destination
 

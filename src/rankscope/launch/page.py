@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from rankscope.diagnosis.verdict import Verdict
 from rankscope.evidence.model import SCHEMA, Evidence
+from rankscope.held_folders import inside
 from rankscope.private_files import write_private
 
 
@@ -21,7 +22,9 @@ def leave_page(folder: Path, verdict: Verdict, evidence: Evidence | None) -> Ver
     from rankscope.report.html.page import FILE_NAME, render_page
     from rankscope.report.views.incident import incident_of
 
-    page = render_page(incident_of(verdict, evidence if evidence is not None else _nothing_seen(verdict), folder))
+    page = render_page(
+        incident_of(verdict, evidence if evidence is not None else _nothing_seen(verdict), inside(folder))
+    )
     write_private(folder / FILE_NAME, page.encode())
     return replace(verdict, report=FILE_NAME)
 

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import BinaryIO
 
-from rankscope.private_files import open_private_log
+from rankscope.private_files import make_missing_folders, open_private_log
 from rankscope.report.screen import Screen, write_all
 
 _BACKLOG = 1 << 20
@@ -83,7 +83,7 @@ class LogFile:
             return
         try:
             if self._fd is None:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
+                make_missing_folders(self.path.parent)
                 self._fd = open_private_log(self.path)
             while self._backlog:
                 self._backlog = self._backlog[os.write(self._fd, self._backlog) :]

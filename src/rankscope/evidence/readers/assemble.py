@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 
 import msgspec
 from msgspec.structs import replace
 
-from rankscope.evidence import sources
 from rankscope.evidence.installed_program import with_program
 from rankscope.evidence.model import (
     SCHEMA,
@@ -20,16 +18,19 @@ from rankscope.evidence.model import (
     Log,
     RaisedException,
     RankEvidence,
-    Source,
     StackSample,
 )
 from rankscope.evidence.readers.dumps import RankDump, rank_in_name
 from rankscope.evidence.readers.log import LogReader, ReadLogs
 from rankscope.evidence.readers.log_names import rank_of_log
+from rankscope.evidence.readers.named_sources import read_named_sources
 from rankscope.evidence.readers.py_spy_dump import ProcessStacks
 from rankscope.evidence.readers.refused import Refused
 from rankscope.evidence.readers.run_folder import RunVerdict
 from rankscope.evidence.stacks import stack_of_fatal_error
+from rankscope.mask import mask_lines
+
+_MOST_FATAL = 60
 
 
 class Found(msgspec.Struct):
@@ -94,7 +95,7 @@ def assemble(found: Found) -> Evidence:
         world_size=_world_size(found, logs, ranks),
         ranks=tuple(seen),
         hosts=_hosts(logs),
-        sources=_unchanged(sources.read_sources(frames), collected_at),
+        sources=read_named_sources(frames, collected_at),
         log=logs.others,
         missing=found.notes,
         refused=tuple(map(str, found.refused)),
@@ -200,7 +201,6 @@ def _rank_evidence(number: int, rank: _Rank, started_at: float) -> RankEvidence:
     if not rank.stacks:
         missing["stacks"] = "no stack dump of this rank was given"
     log = rank.log
-    lines = tuple(line.text for line in log.notable) if log is not None else ()
     return RankEvidence(
         rank=number,
         local_rank=number,
@@ -216,9 +216,19 @@ def _rank_evidence(number: int, rank: _Rank, started_at: float) -> RankEvidence:
         exceptions=tuple(rank.exceptions),
         crash_stack=stack_of_fatal_error("\n".join(rank.fatal)) if rank.fatal else (),
         log=log,
-        error_tail=tuple(dict.fromkeys((*lines, *rank.fatal[:60], *(log.tail if log is not None else ())))),
+        error_tail=_told(log, mask_lines(rank.fatal[:_MOST_FATAL])) if log is not None else (),
         missing=missing,
     )
+
+
+def _told(log: Log, fatal: tuple[str, ...]) -> tuple[str, ...]:
+    """The telling lines and the last ones, in the order in which they were written."""
+    texts = [line.text for line in log.notable]
+    if fatal:
+        at = texts.index(fatal[0]) if fatal[0] in texts else len(texts)
+        texts = [*texts[:at], *fatal, *(text for text in texts[at:] if text not in fatal)]
+    last = set(log.tail)
+    return (*(text for text in texts if text not in last), *log.tail)
 
 
 def _world_size(found: Found, logs: ReadLogs, ranks: dict[int, _Rank]) -> int:
@@ -254,18 +264,6 @@ def _frames_of(seen: RankEvidence) -> Iterator[Frame]:
         if id(entry.frames) not in known:
             known.add(id(entry.frames))
             yield from (frame for frame in entry.frames if frame.user)
-
-
-def _unchanged(found: tuple[Source, ...], collected_at: float) -> tuple[Source, ...]:
-    """Sources that were not edited after the files were written: line numbers of another version would mislead."""
-    kept = []
-    for source in found:
-        try:
-            if os.stat(source.file).st_mtime <= collected_at:
-                kept.append(source)
-        except OSError:
-            continue
-    return tuple(kept)
 
 
 def _joined(saved: Evidence, more: Evidence, name: str) -> Evidence:

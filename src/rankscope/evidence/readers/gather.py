@@ -23,7 +23,7 @@ from rankscope.evidence.readers.log_names import rank_of_log
 from rankscope.evidence.readers.py_spy_dump import read_py_spy_json, read_py_spy_text
 from rankscope.evidence.readers.refused import Refused
 from rankscope.evidence.readers.run_folder import plan_of
-from rankscope.evidence.regular import open_regular
+from rankscope.evidence.regular import LEADS_OUT, leads_out, open_regular
 from rankscope.evidence.store import load_evidence
 
 _MOST_FILES = 200_000
@@ -78,7 +78,11 @@ def _walk(path: str, found: Found) -> Iterator[str]:
             if count > _MOST_FILES:
                 found.refused.append(Refused(path, f"holds more than {_MOST_FILES} files: the rest was not read"))
                 return
-            yield os.path.join(folder, name)
+            file = os.path.join(folder, name)
+            if os.path.islink(file) and leads_out(file, path):
+                found.refused.append(Refused(file, LEADS_OUT))
+                continue
+            yield file
 
 
 def _take_file(path: str, found: Found) -> None:

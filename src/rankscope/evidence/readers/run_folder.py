@@ -12,7 +12,7 @@ import msgspec
 from rankscope.errors import EvidenceError
 from rankscope.evidence.model import Evidence
 from rankscope.evidence.readers.refused import Refused
-from rankscope.evidence.regular import read_regular
+from rankscope.evidence.regular import LEADS_OUT, leads_out, read_regular
 from rankscope.evidence.store import FILE_NAME, load_evidence
 
 _MARKS = ("run.json", "verdict.json")
@@ -70,7 +70,9 @@ def plan_of(path: Path) -> Plan | None:
         if file is not None:
             plan.notes["evidence"] = f"{file} is of an earlier moment of a run that ended well: give it by itself"
         return plan
-    if file is not None:
+    if file is not None and path.is_dir() and leads_out(file, path):
+        plan.refused.append(Refused(str(file), LEADS_OUT))
+    elif file is not None:
         try:
             plan.evidence.append((str(file), load_evidence(file)))
             return plan
@@ -84,7 +86,7 @@ def plan_of(path: Path) -> Plan | None:
 def _read_instead(plan: Plan, file: Path | None, folder: Path) -> None:
     """The logs and other files of the run, in place of evidence that is not there or cannot be read."""
     attempt = _ATTEMPT.search(str(file.parent.name)) if file is not None else None
-    paths = sorted(_beside(folder, int(attempt[1]) if attempt else None), key=_written)
+    paths = sorted(_beside(folder, int(attempt[1]) if attempt else None, plan), key=_written)
     plan.files += [str(path) for path in paths]
     why = "cannot be read" if file is not None else "was not written"
     other = f"what lies beside it in {folder} was read instead: {len(paths)} file{'' if len(paths) == 1 else 's'}"
@@ -111,8 +113,15 @@ def _run_above(folder: Path) -> Path | None:
     )
 
 
-def _beside(folder: Path, attempt: int | None) -> Iterator[Path]:
+def _beside(folder: Path, attempt: int | None, plan: Plan) -> Iterator[Path]:
     """All but our own notes and the logs of other attempts."""
+
+    def elsewhere(path: Path) -> bool:
+        if not path.is_symlink() or not leads_out(path, folder):
+            return False
+        plan.refused.append(Refused(str(path), LEADS_OUT))
+        return True
+
     logs = sorted(int(match[1]) for each in folder.glob("logs/attempt_*") if (match := _ATTEMPT.fullmatch(each.name)))
     wanted = attempt if attempt in logs else (logs[-1] if logs else None)
     known: set[tuple[int, int]] = set()
@@ -131,13 +140,17 @@ def _beside(folder: Path, attempt: int | None) -> Iterator[Path]:
             if not name.startswith(".")
             and not (here.name == "logs" and (match := _ATTEMPT.fullmatch(name)) and int(match[1]) != wanted)
             and not (here == folder and name == "evidence")
+            and not elsewhere(here / name)
         )
         for name in names:
-            if name not in _OWN and not name.startswith(".") and (here / name).is_file():
+            if name not in _OWN and not name.startswith(".") and (here / name).is_file() and not elsewhere(here / name):
                 yield here / name
 
 
 def _verdict(path: Path, plan: Plan) -> RunVerdict | None:
+    if leads_out(path, path.parent):
+        plan.refused.append(Refused(str(path), LEADS_OUT))
+        return None
     try:
         return msgspec.json.decode(read_regular(path, _LARGEST_VERDICT), type=RunVerdict)
     except FileNotFoundError:

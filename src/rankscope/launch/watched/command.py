@@ -11,6 +11,7 @@ from pathlib import Path
 from rankscope.diagnosis.codec import verdict_to_json
 from rankscope.diagnosis.facts.run import CommandFailed
 from rankscope.diagnosis.verdict import Verdict
+from rankscope.held_folders import moved_to
 from rankscope.launch import beforehand, environment, folder
 from rankscope.launch.output import OutputPump
 from rankscope.launch.run_state import Policy, Stages
@@ -98,5 +99,5 @@ def _show(verdict: Verdict, run_folder: Path, as_json: bool) -> None:
     if verdict.outcome != "ok" or verdict.notes:
         width = max(60, min(shutil.get_terminal_size((100, 24)).columns, 140))
         color = terminal.use_color(sys.stderr)
-        text = terminal.render(verdict, color=color, width=width, folder=str(run_folder))
+        text = terminal.render(verdict, color=color, width=width, folder=str(moved_to(run_folder) or run_folder))
         sys.stderr.write(text.rstrip("\n") + "\n")
