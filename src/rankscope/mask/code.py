@@ -6,8 +6,10 @@ import io
 import re
 from typing import TYPE_CHECKING
 
-from rankscope.mask.shapes import without_private_keys, without_shapes
-from rankscope.mask.text import mask_line, mask_pairs, mask_text, without_known
+from rankscope.mask.pairs import mask_pairs
+from rankscope.mask.private_keys import without_private_keys
+from rankscope.mask.shapes import without_shapes
+from rankscope.mask.text import mask_line, mask_text, without_known
 
 if TYPE_CHECKING:
     import tokenize
