@@ -7,6 +7,11 @@ from functools import lru_cache
 
 MASK = "***"
 
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 # Inside any name these give it away; the short words below would hit KEYBOARD, TOKENIZERS or AUTHOR.
 _ANYWHERE = (
     *("PASSWORD", "PASSWD", "PASSPHRASE", "PASSCODE", "SECRET", "CREDENTIAL", "APIKEY", "ACCESSKEY", "PRIVATEKEY"),
@@ -20,27 +25,27 @@ _FORMS = frozenset({"BASE64", "B64", "HEX", "PEM", "DER", "RAW", "JSON"})
 
 # What stands before TOKEN, KEY, PASS or PW, apart (`pad_token`) or in one word (`padtoken`), where it is no secret.
 _BEFORE = {
-    "TOKEN": frozenset(
+    "TOKEN": _words(
         "PAD EOS BOS UNK SEP CLS MASK SPECIAL IMAGE VIDEO AUDIO NEXT NUM MAX MIN PER CLASS START END STOP FIRST LAST "
-        "NEW PREV PROMPT INPUT OUTPUT N DE PRE RE SUB MULTI WORD BYTE CHAR".split()
+        "NEW PREV PROMPT INPUT OUTPUT N DE PRE RE SUB MULTI WORD BYTE CHAR"
     ),
-    "KEY": frozenset(
+    "KEY": _words(
         "PRIMARY FOREIGN PUBLIC CACHE SORT PARTITION DICT STATE LOOKUP GROUP INDEX SHARD BUCKET ROUTING FEATURE LABEL "
         "BATCH METRIC COLUMN ROW PARAM TENSOR LAYER MODULE IMAGE TEXT AUDIO VIDEO TARGET LOSS MISSING UNEXPECTED "
         "DUPLICATE RNG PRNG DISPATCH MONITOR ATTENTION ATTN QUERY NUM MAX MIN PER SUB HOT TURN "
-        "MON TUR DON JOC HOC WHIS MIC LAC FLUN SMO O PO HO".split()
+        "MON TUR DON JOC HOC WHIS MIC LAC FLUN SMO O PO HO"
     ),
-    "PASS": frozenset(
+    "PASS": _words(
         "FORWARD BACKWARD FIRST SECOND THIRD LAST NEXT ONE TWO SINGLE MULTI EACH PER ALL NUM NO LOW HIGH BAND GRAPH "
-        "GRAD FUSION OPTIMIZATION TRAIN EVAL TEST WARMUP COM ENCOM BY SUR TRES UNDER OVER X".split()
+        "GRAD FUSION OPTIMIZATION TRAIN EVAL TEST WARMUP COM ENCOM BY SUR TRES UNDER OVER X"
     ),
     "PW": frozenset({"CONV", "DW"}),
     "PWD": frozenset({"OLD"}),
 }
 # What language models call their parts is no secret: `token_embedding.weight`, `token_type_ids`.
-_AFTER_TOKEN = frozenset(
+_AFTER_TOKEN = _words(
     "EMBEDDING EMBEDDINGS EMBED EMBEDDER EMB TYPE TYPES IDS IDX COUNT COUNTS LENGTH LEN LIMIT BUDGET DIM LATENCY LOSS "
-    "RATE ACCURACY LOGITS LOGPROBS MASK MIXER MIXING SHIFT POSITION POSITIONS DROPOUT CLASSIFICATION THROUGHPUT".split()
+    "RATE ACCURACY LOGITS LOGPROBS MASK MIXER MIXING SHIFT POSITION POSITIONS DROPOUT CLASSIFICATION THROUGHPUT"
 )
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _NOT_WORD = re.compile(r"[^A-Za-z0-9]+")
@@ -123,7 +128,7 @@ def is_plain(value: str) -> bool:
     return bool(_PLAIN.fullmatch(value))
 
 
-_RANDOM = re.compile(r"(?=[^a-z]*[a-z])(?=[^A-Z]*[A-Z])(?=(?:[^0-9]*[0-9]){2})[A-Za-z0-9+=_~!$%^&*-]{16,}")
+_RANDOM = re.compile(r"(?=[^a-z]*[a-z])(?=[^A-Z]*[A-Z])(?=(?:[^0-9]*[0-9]){2})[A-Za-z0-9+_~!$%^&*-]{14,}={0,2}")
 
 
 def looks_random(value: str) -> bool:

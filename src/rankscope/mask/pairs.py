@@ -32,7 +32,9 @@ _LINK = re.compile(r"(?:(?:is|was|->|\|)\s{1,40})?")
 _WORD = re.compile(r"[^\s\"'`|,;]+")
 _NEXT_WORD = re.compile(r"(\s{1,40})([^\s-]\S*)")
 _IN_TAG = re.compile(r"[^<]{1,4096}(?=</)")
-_ANNOTATION = re.compile(r"[A-Za-z_][\w.]*(?:\[[^\]=]{0,80}\])?(?:\s{0,9}\|\s{0,9}[\w.]{1,80}){0,9}\s{0,40}=(?!=)\s{0,40}")
+_ANNOTATION = re.compile(
+    r"[A-Za-z_][\w.]*(?:\[[^\]=]{0,80}\])?(?:\s{0,9}\|\s{0,9}[\w.]{1,80}){0,9}\s{0,40}=(?!=)\s{0,40}"
+)
 _ASSIGNED = re.compile(r"\s{0,40}=(?!=)\s{0,40}")
 _KEYWORD = re.compile(r"\s{0,40}[:=]")
 _OPENING = re.compile(r"(?:[A-Za-z_][\w.]*)?[(\[{]")
@@ -147,7 +149,7 @@ def _masked_bare(line: str, at: int, found: _Found) -> tuple[str, int]:
     if found.by == "colon" and (assigned := _ASSIGNED.match(line, end)):  # a type stood there: `api_key: str = "..."`
         value, end = _masked(line, assigned.end(), _Found(found.name, "equals"), quoted_only=False)
         masked += assigned[0] + value
-    while found.by == "gap" and (word := _NEXT_WORD.match(line, end)) and looks_random(word[2]):
+    while (word := _NEXT_WORD.match(line, end)) and looks_random(word[2]):
         masked, end = f"{masked}{word[1]}{MASK}", word.end()
     return masked, end
 
@@ -163,7 +165,9 @@ def _masked_strings(line: str, at: int, found: _Found) -> tuple[str, int]:
     called = len(opening[0]) > 1
     while done < end:
         quoted = quoted_at(line, done) if line[done - 1] in "([{=:, \t" else None
-        other = called and quoted and may_be_argument(quoted.text) and not _DEFAULT.search(line, max(0, done - 24), done)
+        other = (
+            called and quoted and may_be_argument(quoted.text) and not _DEFAULT.search(line, max(0, done - 24), done)
+        )
         if quoted and not other and not _KEYWORD.match(line, quoted.end):
             parts.append(f"{quoted.open}{MASK}{quoted.close}")
         else:

@@ -16,10 +16,11 @@ _IN_ONE_LINE = re.compile(
 )
 _BEGIN = re.compile(r"-----BEGIN[ A-Z]{0,40} PRIVATE KEY")
 _END = re.compile(r"-----END[ A-Z]{0,40} PRIVATE KEY")
-# What stands last in a line; quotes and commas are of source code.
-_CLOSING = rf"(?=(?:{_END_OF_LINE})?[\"',;)\]}}+\\\s]*$)"
-_BODY = re.compile(rf"(?<![A-Za-z0-9+/=])[A-Za-z0-9+/=]{{16,}}{_CLOSING}")
-_SHORT_BODY = re.compile(rf"(?<![A-Za-z0-9+/=])[A-Za-z0-9+/=]{{1,15}}{_CLOSING}")
+# What stands last in a line, but for quotes and brackets of source code and JSON; a long one anywhere.
+_BODY = re.compile(
+    rf"(?<![A-Za-z0-9+/=])(?:[A-Za-z0-9+/=]{{40,}}|[A-Za-z0-9+/=]{{16,}}(?=(?:{_END_OF_LINE})?[\"',;)\]}}+\\\s]*$))"
+)
+_SHORT_BODY = re.compile(rf"(?<![^\s\"'>|:\]])[A-Za-z0-9+/=]{{1,15}}(?=(?:{_END_OF_LINE})?[\"'\s]*$)")
 _HEADER = re.compile(r"\b(?:Proc-Type|DEK-Info|Version|Comment|Hash|Charset|MessageID): ")
 
 
@@ -43,12 +44,13 @@ def _without_body(key: re.Match[str]) -> str:
 
 
 def _mask_after(lines: list[str], at: int) -> None:
-    header = False
+    begun = header = False
     while at < len(lines) and not _END.search(lines[at]):
         line = without_escapes(lines[at])
-        ends = any(map(_END.search, lines[at + 1 : at + 3]))
-        if body := _BODY.search(line) or (ends and _SHORT_BODY.search(line)):
-            lines[at] = f"{line[: body.start()]}{MASK}"
+        ends = begun and any(map(_END.search, lines[at + 1 : at + 3]))
+        if (masked := _BODY.sub(MASK, line)) != line or (ends and (masked := _SHORT_BODY.sub(MASK, line)) != line):
+            lines[at] = masked
+            begun = True
         elif not header and line.strip() and not _HEADER.search(line):
             return
         header = _HEADER.search(line) is not None  # a line of nothing but the logger's own words follows it
@@ -60,6 +62,6 @@ def _mask_before(lines: list[str], at: int) -> None:
     if at > 0 and not _BODY.search(lines[at]) and _BODY.search(lines[at - 1]):
         lines[at] = _SHORT_BODY.sub(MASK, lines[at])
         at -= 1
-    while at >= 0 and (body := _BODY.search(line := without_escapes(lines[at]))):
-        lines[at] = f"{line[: body.start()]}{MASK}"
+    while at >= 0 and (masked := _BODY.sub(MASK, line := without_escapes(lines[at]))) != line:
+        lines[at] = masked
         at -= 1
