@@ -164,7 +164,7 @@ def _texts(value: _Value) -> Iterator[ast.expr]:
 def _is_secret(text: object, value: _Value) -> bool:
     if isinstance(text, bytes):
         text = text.decode("latin-1")
-    if not isinstance(text, str) or not text:
+    if not isinstance(text, str) or not any(map(str.isalnum, text)):
         return False
     return looks_random(text) if value.weak else not (value.called and may_be_argument(text))
 

@@ -32,15 +32,16 @@ _BEFORE = {
     "KEY": _words(
         "PRIMARY FOREIGN PUBLIC CACHE SORT PARTITION DICT STATE LOOKUP GROUP INDEX SHARD BUCKET ROUTING FEATURE LABEL "
         "BATCH METRIC COLUMN ROW PARAM TENSOR LAYER MODULE IMAGE TEXT AUDIO VIDEO TARGET LOSS MISSING UNEXPECTED "
-        "DUPLICATE RNG PRNG DISPATCH MONITOR ATTENTION ATTN QUERY NUM MAX MIN PER SUB HOT TURN "
-        "MON TUR DON JOC HOC WHIS MIC LAC FLUN SMO O PO HO"
+        "DUPLICATE NEXT PREV TOTAL ARG KWARG COMPLETE SELECTOR RNG PRNG DISPATCH MONITOR ATTENTION ATTN QUERY NUM MAX "
+        "MIN PER SUB HOT TURN MON TUR DON JOC HOC WHIS MIC LAC FLUN SMO PO HO"
     ),
     "PASS": _words(
         "FORWARD BACKWARD FIRST SECOND THIRD LAST NEXT ONE TWO SINGLE MULTI EACH PER ALL NUM NO LOW HIGH BAND GRAPH "
         "GRAD FUSION OPTIMIZATION TRAIN EVAL TEST WARMUP COM ENCOM BY SUR TRES UNDER OVER X"
     ),
-    "PW": frozenset({"CONV", "DW"}),
-    "PWD": frozenset({"OLD"}),
+    "PW": _words("CONV DW"),
+    "PWD": _words("OLD"),
+    "PAT": _words("LINE WORD NAME FILE URL NUM GLOB DATE TIME"),
 }
 # What language models call their parts is no secret: `token_embedding.weight`, `token_type_ids`.
 _AFTER_TOKEN = _words(
@@ -105,11 +106,12 @@ def _holds_token(words: list[str]) -> bool:
 def _ends_in_secret(words: list[str]) -> bool:
     """`key_padding_mask` and `num_key_value_heads` do not end in it."""
     last = words[-1]
+    before = words[-2] if len(words) > 1 else ""
     for end in ("KEY", "PASS", "PWD", "PW"):
-        if last.endswith(end):
-            before = last.removesuffix(end) or (words[-2] if len(words) > 1 else "")
-            return before not in _BEFORE[end] and bool(before or end == "KEY")
-    return len(words) > 1 and last in _LAST_WORDS
+        if last.endswith(end) and last != end:
+            return len(last) > len(end) + 1 and last.removesuffix(end) not in _BEFORE[end]
+    stands = last == "KEY" or (before and last in _LAST_WORDS)
+    return bool(stands) and before not in _BEFORE.get(last, ())
 
 
 def is_bare_key(name: str) -> bool:

@@ -21,15 +21,15 @@ from rankscope.mask.names import (
 _PAIR = re.compile(
     r"""(?<![A-Za-z0-9_.-])(?P<name>[A-Za-z0-9_.-]+)
     (?: (?P<colon>\\{0,8}["']?\s{0,40}[:：](?!=)\s{0,40})
-      | (?P<compared>\\{0,8}["']?\s{0,40}\]?\s{0,40}[=!]==?\s{0,40})
-      | (?P<equals>\\{0,8}["']?\s{0,40}\]?\s{0,40}[:+]?=>?\s{0,40})
+      | (?P<compared>\\{0,8}["']?\s{0,40}\]?\s{0,40}(?:[=!]==?|\+=)\s{0,40})
+      | (?P<equals>\\{0,8}["']?\s{0,40}\]?\s{0,40}:?=>?\s{0,40})
       | (?P<tag>>)
       | (?P<comma>\\{0,8}["']\s{0,40},\s{0,40})
       | (?P<gap>\\{0,8}["']?\s+(?!--)) )""",
     re.VERBOSE,
 )
-_LINK = re.compile(r"(?:(?:is|was|->|\|)\s{1,40})?")
-_WORD = re.compile(r"[^\s\"'`|,;]+")
+_HINTED = re.compile(r"""((?:(?:is|was|->|\|)\s{1,40})?\\{0,8}["'`]?)([^\s"'`|,;\\]{1,400})""")
+_SHORT_WORD = re.compile(r"\S{1,400}")
 _NEXT_WORD = re.compile(r"(\s{1,40})([^\s-]\S*)")
 _IN_TAG = re.compile(r"[^<]{1,4096}(?=</)")
 _ANNOTATION = re.compile(
@@ -49,9 +49,7 @@ _KIND_OF_KEY = re.compile(
     re.IGNORECASE,
 )
 # The value of a dictionary's key: words, the name of a tensor, a path, a tuple.
-_ORDINARY = re.compile(
-    r"""["'(\[{<].*|[A-Za-z_-]+[,;:)\]}]*|(?:[\w*-]+[./:]+)+[\w*-]*[,;:)\]}]*""",
-)
+_ORDINARY = re.compile(r"""["'(\[{<].*|[A-Za-z_-]+[\W]*|(?:[\w*{}-]+[./:]+)+[\w*{}-]*\W*""")
 _DEFAULTS = frozenset({"default", "const", "value"})
 _DEFAULT = re.compile(r"\b(?:default|const|value)\s{0,9}=\s{0,9}\Z")
 _FILE = re.compile(r"[~.]{0,2}/.*|[\w./-]+\.[a-z]{1,5}")
@@ -62,7 +60,7 @@ class _Found(NamedTuple):
     by: str
     """The kind of what stands between name and value."""
     weak: bool = False
-    """`key` alone: only what can hardly be anything else is a secret."""
+    """As `key` alone: only what can hardly be anything else is a secret."""
 
 
 def mask_pairs(line: str, *, quoted_only: bool) -> str:
@@ -95,8 +93,9 @@ def _found(line: str, pair: re.Match[str]) -> _Found | None:
         return None
     if by == "gap" and not name.startswith("-"):
         by = "word"
-    weak = is_bare_key(name) and not _KIND_OF_KEY.search(line, max(0, pair.start() - 24), pair.start())
-    return _Found(name, by, weak)
+    handled = by == "compared" and name.lower() == "token"  # `if token == "<pad>"`
+    of_secret = _KIND_OF_KEY.search(line, max(0, pair.start() - 24), pair.start())
+    return _Found(name, by, weak=handled or (is_bare_key(name) and not of_secret))
 
 
 def _masked(line: str, at: int, found: _Found, *, quoted_only: bool) -> tuple[str, int]:
@@ -122,7 +121,7 @@ def _masked(line: str, at: int, found: _Found, *, quoted_only: bool) -> tuple[st
 def _stays(found: _Found, value: str) -> bool:
     """Whether something so named may hold that, and it is no secret."""
     if found.weak:
-        if found.by == "colon":
+        if found.by in ("colon", "compared"):
             return not looks_random(value.rstrip(",;)]}"))
         return is_plain(value) or (_ORDINARY.fullmatch(value) is not None and not looks_random(value))
     return not is_password_name(found.name) and is_plain(value)
@@ -130,11 +129,9 @@ def _stays(found: _Found, value: str) -> bool:
 
 def _masked_word(line: str, at: int) -> tuple[str, int]:
     """`the password is ...`, `| api_key | ...`: masked where it looks like nothing else."""
-    link = _LINK.match(line, at)
-    start = link.end() if link else at
-    quoted = quoted_at(line, start)
-    word = _WORD.match(line, start + len(quoted.open) if quoted else start)
-    return (line[at : word.start()] + MASK, word.end()) if word and looks_random(word[0].rstrip(".:)]}")) else ("", at)
+    hinted = _HINTED.match(line, at)
+    secret = hinted and looks_random(hinted[2].rstrip(".:)]}"))
+    return (hinted[1] + MASK, hinted.end()) if hinted and secret else ("", at)
 
 
 def _masked_bare(line: str, at: int, found: _Found) -> tuple[str, int]:
@@ -142,6 +139,9 @@ def _masked_bare(line: str, at: int, found: _Found) -> tuple[str, int]:
         return "", at
     if found.name.upper().endswith("AUTHORIZATION") and (credentials := _CREDENTIALS.match(line, at)):
         return MASK, credentials.end()
+    if found.weak:
+        word = _SHORT_WORD.match(line, at)
+        return ("", at) if not word or _stays(found, word[0]) else (MASK, word.end())
     end = bare_end(line, at)
     if _stays(found, line[at:end]):
         return "", at

@@ -58,7 +58,7 @@ _COOKIE = re.compile(r"""((?:set-)?cookie\\{0,8}["']?:\s*).+""", re.IGNORECASE)
 _OF_CONNECTION = r"(?:pwd|accountkey|sharedaccesskey)\s{0,9}=\s{0,9}"
 _CONNECTION = re.compile(rf"(;\s{{0,9}}{_OF_CONNECTION})[^;\s\"']+", re.IGNORECASE)
 _CONNECTION_START = re.compile(
-    rf"((?<![^\s\"'=]){_OF_CONNECTION})[^;\s\"'/]+(?=;\s{{0,9}}[A-Za-z][A-Za-z ]{{0,40}}=)", re.IGNORECASE
+    rf"((?<![^\s\"'=]){_OF_CONNECTION})[^;\s\"'/]{{1,512}}(?=;\s{{0,9}}[A-Za-z][A-Za-z ]{{0,40}}=)", re.IGNORECASE
 )
 
 
