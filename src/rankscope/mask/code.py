@@ -15,6 +15,8 @@ from rankscope.mask.text import mask_line, mask_text, without_known
 if TYPE_CHECKING:
     import tokenize
 
+_LONGEST_LINE = 10_000
+"""Of code; what is longer is data, and `tokenize` takes long for it."""
 _STRING = re.compile(r"(?P<open>(?P<prefix>[A-Za-z]{0,2})(?P<quote>\"{3}|'{3}|\"|'))(?P<text>.*)(?P=quote)", re.DOTALL)
 
 
@@ -28,8 +30,9 @@ def mask_code(text: str) -> str:
         text = text[:indented] + without_named_literals(text[indented:])
     lines = text.split("\n")
     masked = "\n".join(without_known(without_shapes(mask_pairs(line, quoted_only=True))) for line in lines)
-    if all(mask_line(line) == line for line in masked.split("\n")):
-        return masked
+    as_text = "\n".join(map(mask_line, masked.split("\n")))
+    if as_text == masked or max(map(len, lines)) > _LONGEST_LINE:
+        return as_text
     inside = _mask_strings(masked)
     return inside if inside is not None and (_parses(inside) or not _parses(masked)) else masked
 
