@@ -60,6 +60,16 @@ WORDS = st.text(string.ascii_letters + " .:/-_=", max_size=30)
         "token",
         "PGPASSWORD",
         "DB_PASS",
+        "accesstoken",
+        "hftoken",
+        "wandbkey",
+        "DBPASS",
+        "SSHPASS",
+        "LDAP_BINDPW",
+        "MYSQLPWD",
+        "HF_TOKEN2",
+        "SIGNING_KEY_BASE64",
+        "IMAGE_REGISTRY_TOKEN",
     ],
 )
 def test_secret_names(name: str) -> None:
@@ -81,6 +91,22 @@ def test_secret_names(name: str) -> None:
         "MONKEYS",
         "RANK",
         "PYTHONPATH",
+        "OLDPWD",
+        "monkey",
+        "keyboard",
+        "compass",
+        "bypass",
+        "forward_pass",
+        "primary_key",
+        "cache_key",
+        "pad_token",
+        "padtoken",
+        "num_tokens",
+        "tokenizer",
+        "model.token_embedding.weight",
+        "token_type_ids",
+        "time_to_first_token",
+        "conv_pw",
     ],
 )
 def test_innocent_names(name: str) -> None:
@@ -141,6 +167,28 @@ def test_the_value_of_a_secret_argument_is_masked_with_all_its_spaces(secret: st
         ("password: hunter2", "password: ***"),
         ("password             = hunter2", "password             = ***"),
         ("https://example.org/?url=https://h/&token=abc", "https://example.org/?url=https://h/&token=***"),
+        ("Authorization: ApiKey abc", "Authorization: ***"),
+        ("authorization: Negotiate abc= was refused", "authorization: *** was refused"),
+        ("Authorization: AWS4 Credential=a/b, Signature=c", "Authorization: ***"),
+        ('Authorization: Token token="abc" refused', "Authorization: *** refused"),
+        ("curl -H 'Authorization: ApiKey abc' host", "curl -H 'Authorization: ***' host"),
+        ("{b'Authorization': b'Bearer abc'}", "{b'Authorization': b'***'}"),
+        (r'{"a": "{\"api_key\": \"abc\", \"lr\": 1}"}', r'{"a": "{\"api_key\": \"***\", \"lr\": 1}"}'),
+        (r"{\"password\": \"a\\\"b\"} x", r"{\"password\": \"***\"} x"),
+        (r"'a=1\ntoken=abc'", r"'a=1\ntoken=***"),
+        ("secret key: abc", "secret key: ***"),
+        ("API key: abc", "API key: ***"),
+        ("\x1b[36mapi_key\x1b[0m=\x1b[35mabc\x1b[0m", "api_key=***"),
+        (r'{"m": "\u001b[36mapi_key\u001b[0m=abc x"}', '{"m": "api_key=*** x"}'),
+        ('"password": {"value": "abc"}, "lr": 1', '"password": ***, "lr": 1'),
+        ("auth=HTTPBasicAuth('me', 'abc') x", "auth=*** x"),
+        ("<password>abc</password>", "<password>***</password>"),
+        ("'password' => 'abc'", "'password' => '***'"),
+        ("machine host login me password abc", "machine host login me password ***"),
+        ("Pwd=abc;Server=db", "Pwd=***;Server=db"),
+        ("POST https://api.telegram.org/bot12345678:AAHabc/send", "POST https://api.telegram.org/bot***/send"),
+        ('{"name": "HF_TOKEN", "value": "abc"}', '{"name": "HF_TOKEN", "value": "***"}'),
+        ("run --api-keys Zq77xK7mPw4RtY9s Zq78xK7mPw4RtY9s --lr 1", "run --api-keys *** *** --lr 1"),
     ],
 )
 def test_known_forms(text: str, masked: str) -> None:
@@ -173,6 +221,18 @@ def test_known_forms(text: str, masked: str) -> None:
         "s3://bucket/path/to/shard-00012-of-01024.parquet",
         "https://huggingface.co/meta-llama/Llama-3.1-8B/resolve/main/model-00001-of-00004.safetensors",
         "ssh://git@github.com/team/repo.git",
+        "key=value, sorted(rows, key=lambda row: row.loss), key=(3, 4), cache_key=(3, 4)",
+        'KeyError: "no such entry (key=model.layers.0.weight)"',
+        '{"key": "train/loss", "value": 0.3}',
+        "c10d store key default_pg/0//cuda//0 not found",
+        "monkey=3 compass=north bypass=yes primary_key=id forward_pass: 12ms padtoken=x",
+        "model.token_embedding.weight: torch.Size([32000, 4096])",
+        "encoder.layer.0.attention.self.key: Linear(in_features=768)",
+        "python train.py --pad-token '<pad>' --bypass yes",
+        "the token is expired; the password is wrong; password was not given",
+        "if token == '<pad>' or key == 'weight':",
+        "\x1b[32mINFO\x1b[0m \x1b[36mepoch\x1b[0m=3",
+        "WorkNCCL(SeqNum=12, OpType=ALLREDUCE, NumelIn=1024, NumelOut=1024, Timeout(ms)=600000)",
         "torch.Size([1, 2048, 4096]) vs torch.Size([1, 2048, 4095])",
         "base64 of a batch: iVBORw0KGgoAAAANSUhEUgAAAAUAAAAFCAYAAACNbyblAAAAHElEQVQI12P4",
     ],
@@ -184,6 +244,11 @@ def test_innocent_text_stays(text: str) -> None:
 def test_numbers_and_flags_of_options_stay() -> None:
     command = ["train.py", "--num-key-value-heads", "8", "--pad-token-id=0", "--token-limit", "4096", "-u", "train.py"]
     assert mask_arguments(command) == command
+
+
+def test_every_value_of_a_secret_option_is_masked() -> None:
+    assert mask_arguments(["--api-keys", "a", "b", "--lr", "1"]) == ["--api-keys", "***", "***", "--lr", "1"]
+    assert mask_arguments(["--api-key", "a", "train.py"]) == ["--api-key", "***", "train.py"]
 
 
 @pytest.fixture
@@ -214,9 +279,28 @@ KEY = ["-----BEGIN PRIVATE KEY-----", *BODY, "q1==", "-----END PRIVATE KEY-----"
         KEY[2:],
         KEY[:3],
         ["key = '" + "\\n".join(KEY) + "'"],
+        ["pem = '" + "\\\\n".join(KEY) + "'"],
         [f"  {line}" for line in KEY],
+        [f"2024-01-01 12:00:00 INFO {line}" for line in KEY],
+        [f"[default0]:{line}" for line in KEY],
+        [f"\x1b[32mINFO\x1b[0m {line}\x1b[0m" for line in KEY],
+        [f'"{line}\\n"' for line in KEY],
+        [f"[default0]:{line}" for line in KEY[2:]],
     ],
-    ids=["whole", "among others", "headless", "cut off", "escaped", "indented"],
+    ids=[
+        *(
+            "whole",
+            "among others",
+            "headless",
+            "cut off",
+            "escaped",
+            "escaped twice",
+            "indented",
+            "logged",
+            "of a rank",
+        ),
+        *("coloured", "in source code", "headless, of a rank"),
+    ],
 )
 def test_a_private_key_is_masked_over_all_its_lines(lines: list[str]) -> None:
     masked = mask_lines(lines)
@@ -254,3 +338,68 @@ def test_masked_code_still_parses_and_keeps_its_lines() -> None:
     assert "key=lambda row: row.loss)" in masked
     assert "key=scores.get" in masked
     assert "if key == wanted and token: pass" in masked
+
+
+SECRET_CODE = """
+class Config:
+    api_key: str = "hunter2"
+    token: Secret = field(repr=False, default="hunter2")
+
+def connect(password="hunter2", *, api_key=b"hunter2"):
+    if password == "hunter2" or "hunter2" != password:
+        secret = ("hunter2"
+                  f"hunter2{password}")
+    password += "hunter2"
+    parser.add_argument("--token", help="the token", default="hunter2")
+    login(dict(auth=(
+        "me",
+        "hunter2",
+    )), token=os.environ.get(
+        "HF_TOKEN",
+        "hunter2",
+    ))
+    credentials = {
+        "user": "é", "value":
+            \'\'\'hunter2
+            hunter2\'\'\',
+    }
+"""
+
+
+def test_code_loses_what_its_syntax_gives_to_a_secret_name() -> None:
+    masked = mask_code(SECRET_CODE)
+    ast.parse(masked)
+    assert "hunter2" not in masked
+    assert masked.count("\n") == SECRET_CODE.count("\n")
+    assert all(kept in masked for kept in ('help="the token"', '"HF_TOKEN"', '"user"'))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '    api_key: str = "hunter2"',
+        '    token: Optional[str] = field(repr=False, default="hunter2")',
+        '    if password == "hunter2":',
+        '    secret = ("hunter2"',
+        '    p.add_argument("--token", "-t", help="the token", default="hunter2")',
+        '    elif (token := "hunter2"):',
+    ],
+)
+def test_a_line_of_code_alone_loses_its_secret(line: str) -> None:
+    assert "hunter2" not in mask_code(line)
+    assert mask_code(line).count("***") == 1
+
+
+def test_innocent_code_stays() -> None:
+    code = """
+if token == "<pad>" or key in ("q", "k"):
+    key = f"layers.{index}.weight"
+token = os.environ["HF_TOKEN"]
+auth = open("auth.json").read()
+tokenizer.add_special_tokens({"pad_token": "<pad>"})
+parser.add_argument("--max-tokens", default="512")
+parser.add_argument("-u", "--user", default="me")
+entry = entries.get("key", "value")
+"""
+    assert mask_code(code) == code
+    assert [mask_code(line) for line in code.split("\n")] == code.split("\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import stat
 import subprocess
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from conftest import COMMAND, Rankscope
 
 KEY_LINES = [f"MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSj{number:024d}" for number in range(6)]
+LOGGED_KEY_LINES = [f"MIIEpAIBAAKCAQEAx7Vn0kq3yLh5rJ8sWb2mTd{number:024d}" for number in range(3)]
 
 
 def value(number: int, length: int = 24) -> str:
@@ -29,6 +31,8 @@ ARGUMENTS = {
     "header": ["--header", f"Authorization: Bearer {value(9)}"],
     "curl": ["-u", f"someone:{value(10)}"],
     "signed": [f"--data=https://store.blob.core.windows.net/a?sv=1&sig={value(11)}%3D"],
+    "in one word": ["--accesstoken", value(47)],
+    "several": ["--api-keys", value(48), value(49)],
 }
 VARIABLES = {
     "WANDB_API_KEY": value(12, 40),
@@ -56,6 +60,15 @@ PRINTED = {
     "login": f"$ wandb login {value(34, 40)}",
     "vault": f"using hvs.{value(35)}",
     "key block": "-----BEGIN RSA PRIVATE KEY-----\n" + "\n".join(KEY_LINES) + "\n-----END RSA PRIVATE KEY-----",
+    "scheme": f"Authorization: ApiKey {value(50)}",
+    "signed header": f"Authorization: AWS4-HMAC-SHA256 Credential=someone/2, SignedHeaders=host, Signature={value(51)}",
+    "JSON in JSON": json.dumps({"body": json.dumps({"api_key": value(52)})}),
+    "two words": f"secret key: {value(53)}",
+    "bytes": str({b"Authorization": f"Bearer {value(54)}".encode()}),
+    "colours": f"\x1b[36mapi_key\x1b[0m=\x1b[35m{value(55)}\x1b[0m",
+    "logged key block": "\n".join(
+        f"INFO {line}" for line in ("-----BEGIN PRIVATE KEY-----", *LOGGED_KEY_LINES, "-----END PRIVATE KEY-----")
+    ),
 }
 SOURCE = {
     "literal": f'DB_PASSWORD = "{value(37)}"',
@@ -63,16 +76,24 @@ SOURCE = {
     "argument": f'FLAGS = ["--secret={value(39)}"]',
     "header": f'HEADERS = {{"Authorization": "Bearer {value(40)}"}}',
     "string": f'DSN = "Server=db;Password={value(41)};"',
+    "annotated": f'def connect():\n    api_key: str = "{value(56)}"',
+    "two lines": f'SECRET = ("{value(57)}"\n          "{value(58)}")',
+    "dataclass": f'class Config:\n    api_key: str = "{value(59)}"\n    token: str = field(default="{value(60)}")',
+    "compared": f'def check(password):\n    return password == "{value(61)}"',
+    "parser": f'argparse.ArgumentParser().add_argument("--token", default="{value(62)}")',
 }
 RAISED = [value(42), value(43), value(44), value(45)]
+OF_CHILD = value(63)
 SECRETS = [
-    *(value(number) for number in range(1, 46) if number not in (27, 36)),
+    *(value(number) for number in range(1, 64) if number not in (27, 36, 46)),
     "AKIAZQ27XK7MPW4RTY9S",
     *KEY_LINES,
+    *LOGGED_KEY_LINES,
 ]
 
 PROGRAM = """
-import os, sys
+import argparse, os, subprocess, sys
+from dataclasses import field
 import torch.distributed as dist
 import rankscope
 {source}
@@ -89,6 +110,8 @@ with rankscope.stage("connecting to https://me:" + SAID[3] + "@host/"):
 if dist.get_rank() == 1:
     print(open(sys.argv[-2]).read(), flush=True)
     print(open(sys.argv[-2]).read(), file=sys.stderr, flush=True)
+    waiting = [sys.executable, "-c", "import sys; sys.stdin.read()", "--hftoken", SAID[4]]
+    child = subprocess.Popen(waiting, stdin=subprocess.PIPE)
     fail()
 dist.barrier()
 """
@@ -105,7 +128,7 @@ def test_no_secret_reaches_the_folder_of_a_run_or_our_part_of_the_screen(ranksco
     arguments = [word for words in ARGUMENTS.values() for word in words]
 
     said = tmp_path / "said"  # by the rank alone: no argument and no variable tells the launcher
-    said.write_text(",".join(RAISED))
+    said.write_text(",".join((*RAISED, OF_CHILD)))
     notice = tmp_path / "notice"
     told = ["--notify", f"cat > {notice}"]
     ended = rankscope.run("--stages", "on", "--json", *told, script, *arguments, printed, said, env=VARIABLES)

@@ -1,4 +1,4 @@
-"""Secrets that show by themselves: tokens with a known beginning, passwords in addresses, private keys."""
+"""Secrets that show by themselves: tokens with a known beginning, passwords in addresses, headers."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ _TOKENS = re.compile(
       | SG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}
       | tskey-[A-Za-z0-9-]{16,}
       | AGE-SECRET-KEY-[A-Z0-9]{16,}
+      | (?:bot)?[0-9]{8,10}:AA[A-Za-z0-9_-]{32,}
       | (?<!-)eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*
     )""",
     re.VERBOSE,
@@ -48,54 +49,41 @@ _HOOK = re.compile(
     r"(hooks\.slack(?:-gov)?\.com/(?:services|workflows|triggers)/|discord(?:app)?\.com/api/(?:v\d+/)?webhooks/"
     r"|\.webhook\.office\.com/)[A-Za-z0-9@/_-]+"
 )
+_BOT = re.compile(r"(api\.telegram\.org/(?:file/)?bot)[0-9]+:[A-Za-z0-9_-]+")
 _LOGIN = re.compile(r"(\bwandb\s+login\s+(?:--?[a-z-]+\s+){0,3})[A-Za-z0-9]{32,}")
-_AUTHORIZATION = re.compile(
-    r"""(authorization["']?\s*[:=]\s*["']?)(?:(?:bearer|basic|token|digest)\s+)?[^\s"']+""", re.IGNORECASE
-)
+_NETRC = re.compile(r"(\blogin\s{1,9}\S{1,200}\s{1,9}password\s{1,9})\S+")
 _BEARER = re.compile(r"""\b(bearer\s+)[^\s"']{6,}""", re.IGNORECASE)
 _BASIC = re.compile(r"""\b(basic\s+)[A-Za-z0-9+/]{8,}={1,2}(?![A-Za-z0-9])""", re.IGNORECASE)
-_COOKIE = re.compile(r"""((?:set-)?cookie["']?:\s*).+""", re.IGNORECASE)
-_CONNECTION = re.compile(r"(;\s{0,9}(?:pwd|accountkey|sharedaccesskey)\s{0,9}=\s{0,9})[^;\s\"']+", re.IGNORECASE)
-
-# The lines of a key, and the headers of an encrypted one; in JSON and in a repr the line ends are escaped.
-_GAP = r"(?:\\[nr]|[\s>\#|])"
-_LAST = r"[A-Za-z0-9+/=]{1,15}(?=(?:\\[nr]|\s){0,9}-----END)"
-_KEY = re.compile(
-    rf"(-----BEGIN[ A-Z]{{0,40}} PRIVATE KEY(?: BLOCK)?-----)"
-    rf"((?:{_GAP}|[A-Za-z-]{{3,20}}:[ ][^\n\\]{{0,100}}|[A-Za-z0-9+/=]{{16,}}|{_LAST})+)"
+_COOKIE = re.compile(r"""((?:set-)?cookie\\{0,8}["']?:\s*).+""", re.IGNORECASE)
+_OF_CONNECTION = r"(?:pwd|accountkey|sharedaccesskey)\s{0,9}=\s{0,9}"
+_CONNECTION = re.compile(rf"(;\s{{0,9}}{_OF_CONNECTION})[^;\s\"']+", re.IGNORECASE)
+_CONNECTION_START = re.compile(
+    rf"((?<![^\s\"'=]){_OF_CONNECTION})[^;\s\"'/]{{1,512}}(?=;\s{{0,9}}[A-Za-z][A-Za-z ]{{0,40}}=)", re.IGNORECASE
 )
-_KEY_LINE = re.compile(r"[\s>#|]*[A-Za-z0-9+/=]{16,}\s*")
-_SHORT_KEY_LINE = re.compile(r"[\s>#|]*[A-Za-z0-9+/=]{1,76}\s*")
 
 
 def without_headers(line: str) -> str:
-    """What follows `Authorization:` and `Cookie:`."""
-    line = _COOKIE.sub(rf"\g<1>{MASK}", _AUTHORIZATION.sub(rf"\g<1>{MASK}", line))
-    return _BASIC.sub(rf"\g<1>{MASK}", _CONNECTION.sub(rf"\g<1>{MASK}", line))
+    """What follows `Cookie:` and `Basic`, and the passwords of connections."""
+    lower = line.lower()
+    if "cookie" in lower:
+        line = _COOKIE.sub(rf"\g<1>{MASK}", line)
+    if "=" not in line:
+        return line
+    if ";" in line:
+        line = _CONNECTION_START.sub(rf"\g<1>{MASK}", _CONNECTION.sub(rf"\g<1>{MASK}", line))
+    return _BASIC.sub(rf"\g<1>{MASK}", line) if "basic" in lower else line
 
 
 def without_shapes(line: str) -> str:
+    lower = line.lower()
     if "://" in line:
         line = _URL_TOKEN.sub(rf"\g<1>{MASK}@", _URL_PASSWORD.sub(rf"\g<1>{MASK}@", line))
-    line = _SIGNATURE.sub(rf"\g<1>{MASK}", _HOOK.sub(rf"\g<1>{MASK}", _LOGIN.sub(rf"\g<1>{MASK}", line)))
-    return _TOKENS.sub(MASK, _BEARER.sub(rf"\g<1>{MASK}", line))
-
-
-def without_private_keys(text: str) -> str:
-    """As many lines as before."""
-    if "PRIVATE KEY" not in text:
-        return text
-    text = _KEY.sub(lambda key: f"{key[1]}{MASK}" + "\n" * key[2].count("\n"), text)
-    return "\n".join(_without_headless_keys(text.split("\n")))
-
-
-def _without_headless_keys(lines: list[str]) -> list[str]:
-    """Of a key whose beginning is cut off, as in the last lines of a log."""
-    for number, line in enumerate(lines):
-        if "-----END" not in line or "PRIVATE KEY" not in line or "-----BEGIN" in line:
-            continue
-        at = number - 1
-        while at >= 0 and (_KEY_LINE if at < number - 1 else _SHORT_KEY_LINE).fullmatch(lines[at]):
-            lines[at] = MASK
-            at -= 1
-    return lines
+    if ".com/" in line or ".org/" in line:
+        line = _BOT.sub(rf"\g<1>{MASK}", _HOOK.sub(rf"\g<1>{MASK}", line))
+    if "sig" in lower or "x-amz" in lower:
+        line = _SIGNATURE.sub(rf"\g<1>{MASK}", line)
+    if "login" in line:
+        line = _NETRC.sub(rf"\g<1>{MASK}", _LOGIN.sub(rf"\g<1>{MASK}", line))
+    if "bearer" in lower:
+        line = _BEARER.sub(rf"\g<1>{MASK}", line)
+    return _TOKENS.sub(MASK, line)

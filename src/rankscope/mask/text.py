@@ -6,23 +6,22 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from rankscope.mask.names import MASK, USER_OPTIONS, is_password_name, is_plain, is_secret_name, is_secret_option
-from rankscope.mask.shapes import without_headers, without_private_keys, without_shapes
+from rankscope.mask.names import (
+    MASK,
+    USER_OPTIONS,
+    is_password_name,
+    is_plain,
+    is_secret_name,
+    is_secret_option,
+    looks_random,
+)
+from rankscope.mask.pairs import mask_pairs
+from rankscope.mask.private_keys import without_private_keys
+from rankscope.mask.shapes import without_headers, without_shapes
+from rankscope.terminal_text import without_escapes
 
-# A name and what leads to its value: `name=`, `name: `, `"name": `, `["name"] = `, `"name", `, `--name `.
-# Spaces are counted up to a bound, so that no text takes long.
-_PAIR = re.compile(
-    r"""(?<![A-Za-z0-9_.-])(?P<name>[A-Za-z0-9_.-]+)
-    (?: (?P<colon>["']?\s{0,40}:\s{0,40})
-      | (?P<equals>["']?\s{0,40}\]?\s{0,40}=(?!=)\s{0,40})
-      | (?P<comma>["']\s{0,40},\s{0,40})
-      | (?P<gap>\s+(?!--)) )""",
-    re.VERBOSE,
-)
-_QUOTED = re.compile(
-    r"""(?P<open>[fFrRbBuU]{0,2}(?P<quote>\"{3}|'{3}|"|'))(?P<text>(?:\\.|(?!(?P=quote)).)+)(?P<close>(?P=quote)|$)"""
-)
-_BARE = re.compile(r"\S+")
+# Colours as JSON and a repr write them.
+_WRITTEN_ESCAPE = re.compile(r"\\{1,8}(?:x1b|u001b|033|e)\[[0-9;]{0,20}m", re.IGNORECASE)
 
 _LEAST_LEARNT = 6
 _MOST_LEARNT = 500
@@ -36,7 +35,8 @@ def learn(arguments: Sequence[str] = (), variables: Mapping[str, str] | None = N
     Not those that could be anything: short ones, numbers, plain words, names of files.
     """
     named = {value for name, value in (variables or {}).items() if is_secret_name(name)}
-    named |= set(_values_of_secret_options(arguments))
+    for _, (option, value) in _values_of_secret_options(arguments):
+        named.add(value.partition(":")[2] if option in USER_OPTIONS else value)
     learn_values({word for value in named for word in (value, *value.split())})
 
 
@@ -66,30 +66,33 @@ def mask_environment(variables: Mapping[str, str]) -> dict[str, str]:
 
 def mask_arguments(arguments: Sequence[str]) -> list[str]:
     """A command line with the values of secret options masked, whatever spaces they hold."""
-    masked: list[str] = []
+    values = dict(_values_of_secret_options(arguments))
+    return [
+        mask_text(argument) if at not in values else _masked_argument(argument, *values[at])
+        for at, argument in enumerate(arguments)
+    ]
+
+
+def _values_of_secret_options(arguments: Sequence[str]) -> Iterator[tuple[int, tuple[str, str]]]:
+    """Where one stands: the option and its value. `--api-keys A B` has several."""
     option = ""
-    for argument in arguments:
+    first = True
+    for at, argument in enumerate(arguments):
         name, equals, value = argument.partition("=")
-        if option and not argument.startswith("--") and not _stays(option, argument):
-            masked.append(_masked_value(option, argument))
-            option = ""
+        given = option and not argument.startswith("--") and not _stays(option, argument)
+        if given and (first or looks_random(argument) or (option.lower().endswith("s") and argument[:1] != "-")):
+            yield at, (option, argument)
+            first = False
         elif equals and value and is_secret_option(name) and not _stays(name, value):
-            masked.append(f"{name}={_masked_value(name, value)}")
+            yield at, (name, value)
             option = ""
         else:
-            masked.append(mask_text(argument))
             option = argument if argument.startswith("-") and not equals and is_secret_option(argument) else ""
-    return masked
+            first = True
 
 
-def _values_of_secret_options(arguments: Sequence[str]) -> Iterator[str]:
-    for argument, following in zip(arguments, (*arguments[1:], ""), strict=True):
-        name, equals, value = argument.partition("=")
-        if not is_secret_option(name):
-            continue
-        if not equals:
-            value = following if argument.startswith("-") and not following.startswith("--") else ""
-        yield value.partition(":")[2] if name in USER_OPTIONS else value
+def _masked_argument(argument: str, option: str, value: str) -> str:
+    return f"{argument.removesuffix(value)}{_masked_value(option, value)}"
 
 
 def _stays(option: str, value: str) -> bool:
@@ -125,39 +128,18 @@ def mask_lines(lines: Iterable[str]) -> tuple[str, ...]:
 
 
 def mask_line(line: str) -> str:
+    """One line; where a colour hid a secret, the line loses its colours."""
+    if "\x1b" in line or "\\" in line:
+        plain = _WRITTEN_ESCAPE.sub("", without_escapes(line))
+        if plain != line and (masked := _mask_plain_line(plain)) != plain:
+            return masked
+    return _mask_plain_line(line)
+
+
+def _mask_plain_line(line: str) -> str:
     return without_known(without_shapes(mask_pairs(without_headers(line), quoted_only=False)))
 
 
 def without_known(line: str) -> str:
     """Without values that were learnt."""
     return _learnt_pattern[0].sub(MASK, line) if _learnt_pattern else line
-
-
-def mask_pairs(line: str, *, quoted_only: bool) -> str:
-    """Values whose name says that they are secret; in code only those in quotes."""
-    parts: list[str] = []
-    done = 0
-    while pair := _PAIR.search(line, done):
-        parts.append(line[done : pair.end()])
-        done = pair.end()
-        if not _announces_secret(pair):
-            continue
-        if quoted := _QUOTED.match(line, done):
-            parts.append(f"{quoted['open']}{MASK}{quoted['close']}")
-            done = quoted.end()
-        elif not quoted_only and not pair["comma"] and (bare := _BARE.match(line, done)):
-            if not is_password_name(pair["name"]) and is_plain(bare[0]):
-                continue
-            parts.append(MASK)
-            done = bare.end()
-    return "".join(parts) + line[done:]
-
-
-def _announces_secret(pair: re.Match[str]) -> bool:
-    name = pair["name"]
-    if pair["gap"] and not name.startswith("-"):
-        return False
-    # "waiting for key: default_pg/0" is torch speaking of its store, not a secret.
-    if pair["colon"] and name.lower() == "key":
-        return False
-    return is_secret_name(name)
