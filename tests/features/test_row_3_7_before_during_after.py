@@ -116,7 +116,7 @@ KEY = b"given to both of them"
     [
         word(EVIL, "another", "127.0.0.1"),
         word(["a list"], "another", "127.0.0.1"),
-        word("node-0", EVIL, "127.0.0.1"),
+        word("node-0", 7, "127.0.0.1"),
         word("node-0", "another", "127.0.0.1%\x1b[2J"),
         word("node-0", "another", "::1%\x1b[2J"),
         word("node-0", "another", "10.0.0.1"),
