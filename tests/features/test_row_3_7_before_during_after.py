@@ -14,6 +14,7 @@ from ports import free_port
 from rankscope.errors import UsageError
 from rankscope.launch.nodes import meeting
 from rankscope.launch.nodes.meeting import check_meeting_place, leads_to_itself
+from rankscope.launch.nodes.seal import Seal, key_of_attempt
 
 ROW = "3.7"
 COMMAND_LINE = "rankscope run train.py"
@@ -70,10 +71,10 @@ def test_ranks_that_make_worlds_of_their_own_are_left_alone(rankscope: Rankscope
 class Store:
     """As elastic's, in one process."""
 
-    def __init__(self, **words: str) -> None:
+    def __init__(self, **words: bytes) -> None:
         self.words = words
 
-    def set(self, key: str, value: str) -> None:
+    def set(self, key: str, value: bytes) -> None:
         self.words[key] = value
 
     def wait(self, keys: list[str], _limit: timedelta) -> None:
@@ -81,11 +82,13 @@ class Store:
             raise RuntimeError("timeout")
 
     def get(self, key: str) -> bytes:
-        return self.words[key].encode()
+        return self.words[key]
 
 
-def word(host: str, machine: str, itself: str) -> str:
-    return json.dumps({"host": host, "machine": machine, "itself": itself})
+def word(host: object, machine: object, itself: object, key: bytes | None = None) -> bytes:
+    """Of node 0."""
+    said = json.dumps({"host": host, "machine": machine, "itself": itself}).encode()
+    return Seal(key_of_attempt(key, "", "k", 2)).close("k/0", said)
 
 
 def test_a_loopback_name_is_refused_where_rank_0_is_on_another_machine() -> None:
@@ -102,6 +105,53 @@ def test_two_nodes_on_one_machine_may_meet_on_loopback() -> None:
     check_meeting_place(store, "k", 1, 2, "localhost")
     check_meeting_place(Store(), "k", 1, 2, "localhost")  # a node that says nothing proves nothing
     check_meeting_place(Store(**{"k/0": word("node-0", "another", "")}), "k", 1, 2, "192.0.2.7")
+
+
+EVIL = "evil\x1b]0;title\x07\x1b[2J"
+KEY = b"given to both of them"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        word(EVIL, "another", "127.0.0.1"),
+        word(["a list"], "another", "127.0.0.1"),
+        word("node-0", 7, "127.0.0.1"),
+        word("node-0", "another", "127.0.0.1%\x1b[2J"),
+        word("node-0", "another", "::1%\x1b[2J"),
+        word("node-0", "another", "10.0.0.1"),
+        b"",
+        b"\xff\xfe",
+        b"\0" + b"[" * 100_000,
+        b"\0null",
+    ],
+)
+def test_what_is_no_word_of_a_node_ends_no_launcher(said: bytes) -> None:
+    check_meeting_place(Store(**{"k/0": said}), "k", 1, 2, "localhost")
+
+
+def test_with_a_key_given_to_all_nodes_only_their_own_words_end_a_launcher() -> None:
+    stranger = Store(**{"k/0": word("node-0", "another", "127.0.0.1", b"a key of their own")})
+    check_meeting_place(stranger, "k", 1, 2, "localhost", KEY, only_sealed=True)
+    node = Store(**{"k/0": word("node-0", "another", "127.0.0.1", KEY)})
+    with pytest.raises(UsageError, match="rank 0 runs on node-0"):
+        check_meeting_place(node, "k", 1, 2, "localhost", KEY, only_sealed=True)
+    check_meeting_place(node, "k", 1, 2, "localhost", KEY, only_sealed=True, run_id="another job")
+    # One that was made in the run's folder may be another on each node: their words count as without any.
+    with pytest.raises(UsageError, match="rank 0 runs on node-0"):
+        check_meeting_place(stranger, "k", 1, 2, "localhost", KEY)
+
+
+class Overwritten(Store):
+    """Somebody else writes over what node 0 says of itself."""
+
+    def set(self, key: str, value: bytes) -> None:
+        self.words[key] = word("node-0", "another", "127.0.0.1") if key == "k/0" else value
+
+
+def test_what_others_make_of_a_nodes_own_word_does_not_end_it() -> None:
+    store = Overwritten(**{"k/1": word("node-1", meeting._machine(), "127.0.0.1")})
+    check_meeting_place(store, "k", 0, 2, "localhost")
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -608,30 +608,43 @@ def test_a_store_that_never_answers_does_not_keep_a_launcher_from_ending() -> No
 class Team:
     """Launchers of one job in this process, over a real store, with made-up evidence."""
 
-    def __init__(self, count: int, key: bytes | None = b"known to all of them") -> None:
+    def __init__(
+        self,
+        count: int,
+        key: bytes | None = b"known to all of them",
+        *,
+        speaker: int = 1,
+        store: Any = None,
+        attempt: str = "mark",
+        order: Sequence[int] | None = None,
+        only_sealed: bool = False,
+    ) -> None:
         from torch._C._distributed_c10d import TCPStore
 
-        self.store = TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=20), wait_for_workers=False)
+        limit = timedelta(seconds=20)
+        self.store: Any = store or TCPStore("127.0.0.1", 0, None, True, limit, wait_for_workers=False)
         self.rulings: dict[int, list[Ruled]] = {number: [] for number in range(count)}
         self.stops: dict[int, list[StoppedElsewhere]] = {number: [] for number in range(count)}
         self.notes: list[str] = []
-        self.nodes: list[Exchange] = []
-        for number in range(count):
+        made: dict[int, Exchange] = {}
+        for number in order or range(count):
             opened = open_exchange(
                 self.store,
                 node=number,
                 nodes=count,
                 host=f"node-{number}",
                 ranks=(number,),
-                attempt_key="mark",
+                attempt_key=attempt,
                 collect=lambda _trigger, number=number: evidence(rank(number, f"node-{number}"), world=count),  # type: ignore[misc]
                 hand_over=functools.partial(self.hear, number),
                 note=self.notes.append,
-                holds_store=number == 1,
+                holds_store=number == speaker,
                 key=key,
+                only_sealed=only_sealed,
             )
             assert opened is not None
-            self.nodes.append(opened)
+            made[number] = opened
+        self.nodes = [made[number] for number in sorted(made)]
 
     def hear(self, number: int, event: Ruled | StoppedElsewhere) -> None:
         if isinstance(event, Ruled):

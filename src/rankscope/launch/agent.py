@@ -69,6 +69,11 @@ class ScopeAgent(LocalElasticAgent):
             self._supervisor.feed(ElasticEnded())
         return result
 
+    def _rendezvous(self, worker_group: WorkerGroup) -> None:
+        if self._job.nodes is not None:
+            self._job.nodes.leave_attempt()
+        super()._rendezvous(worker_group)
+
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         become_subreaper()
         attempt = worker_group.spec.max_restarts - self._remaining_restarts
@@ -114,8 +119,16 @@ class ScopeAgent(LocalElasticAgent):
         address: str | None = getattr(worker_group, "master_addr", None)  # set by the rendezvous
         if nodes > 1 and address is not None and store is not None:
             attempt = worker_group.spec.max_restarts - self._remaining_restarts
-            key = f"rankscope/meeting/{attempt}"
-            check_meeting_place(store, key, worker_group.group_rank or 0, nodes, address)
+            check_meeting_place(
+                store,
+                f"rankscope/meeting/{attempt}",
+                worker_group.group_rank or 0,
+                nodes,
+                address,
+                self._job.node_key,
+                only_sealed=self._job.key_is_given,
+                run_id=worker_group.spec.rdzv_handler.get_run_id(),
+            )
 
     def _meet_other_nodes(self, worker_group: WorkerGroup, attempt: int) -> None:
         """Small facts and evidence travel over the store that elastic already runs. Before the ranks start: a launcher
@@ -139,6 +152,8 @@ class ScopeAgent(LocalElasticAgent):
                 hand_over=self._hear_nodes,
                 note=self._job.note_problem,
                 key=self._job.node_key,
+                only_sealed=self._job.key_is_given,
+                run_id=worker_group.spec.rdzv_handler.get_run_id(),
             )
         except (ChannelLost, RuntimeError, OSError) as error:
             self._job.note_problem(f"the other nodes could not be reached: {type(error).__name__}: {error}")

@@ -114,6 +114,7 @@ def launch(arguments: list[str], pages_path: str) -> int:
     pump = _pump(screen, board, run_folder, merge=chosen.merge)
     job = Job(run_folder, pages, tuple(command), installed, pump)
     job.node_key, job.lang = key, chosen.lang
+    job.key_is_given = chosen.node_key_file is not None or bool(own_environment.get(node_key.VARIABLE))
     job.may_shrink = config.min_nodes < config.max_nodes
     if several and key is None:
         live.say(language(chosen.lang).label(_NO_KEY, variable=node_key.VARIABLE))

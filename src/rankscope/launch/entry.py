@@ -13,6 +13,7 @@ from rankscope.errors import MissingTorch, RankscopeError
 from rankscope.launch.guard import run_guarded
 from rankscope.launch.page_folder import make_page_folder, remove_page_folder, sweep
 from rankscope.mask import mask_text
+from rankscope.terminal_text import harmless
 
 _TOO_EARLY = "interrupted before the ranks had started"
 
@@ -86,6 +87,6 @@ def _leave(number: int, _frame: FrameType | None) -> NoReturn:
 def _say(text: str) -> None:
     """Without the modules that words are made of: they may be what was being imported."""
     try:
-        os.write(2, f"rankscope: {text}\n".encode(errors="replace"))
+        os.write(2, harmless(f"rankscope: {text}\n").encode(errors="replace"))
     except OSError:
         return  # nobody reads the terminal any more; the exit code still tells

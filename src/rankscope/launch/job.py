@@ -74,6 +74,9 @@ class Job:
         """Of what is said about it."""
         self.node_key: bytes | None = None
         """What they all know and nobody else does."""
+        self.key_is_given = False
+        """By the user, to all nodes. One that was made in the run's folder is another one on each, where they share no
+        disk."""
         self.error_files: dict[int, Path] = {}
         """Rank → the file in which torch's `record` left its exception; of the ranks that failed, first ones first."""
         self._command = tuple(mask_arguments(command))

@@ -15,6 +15,8 @@ from rankscope.launch.nodes.seal import Seal, Word
 T = TypeVar("T")
 BATCH = 32
 """Parcels and first words fetched at a time: one answer of the store has a time limit."""
+_DIGITS = 9
+"""Of a node's number."""
 ANSWER_LIMIT_S = 4.0
 CONNECT_LIMIT_S = 30.0
 """For the first connection: torch looks up the names of both ends, and a slow name server must not cost us the nodes.
@@ -34,7 +36,11 @@ class Channel:
         prefix: str,
         key: bytes | None = None,
         store_at: tuple[str, int] | None = None,
+        *,
+        only_sealed: bool = False,
     ) -> None:
+        self.only_sealed = only_sealed
+        """All nodes were given the key: whoever speaks without its seal is none of them."""
         self.store_at = store_at
         """Address and port of the store."""
         self._connect = connect
@@ -84,12 +90,7 @@ class Channel:
 
     def listed(self, key: str, most: int) -> list[int]:
         """The nodes that have added themselves to a list, of so many."""
-        named = self.read([key])[0]
-        if named is None:
-            return []
-        # Everyone may add to the list, and adds itself once.
-        numbers = named[: 16 * most].split(b",")
-        return sorted({int(number) for number in numbers if number.isdigit() and int(number) < most})
+        return numbers_in(self.read([key])[0] or b"", most)
 
     def read(self, keys: Sequence[str]) -> list[bytes | None]:
         """The values of the keys that are set; never waits for one."""
@@ -125,6 +126,12 @@ class Channel:
                 raise ChannelLost(self.lost) from error
 
 
+def numbers_in(named: bytes, most: int) -> list[int]:
+    """The nodes that a list names, of so many. Everyone may add to it, and an honest node adds itself once."""
+    numbers = named[: 16 * most].split(b",")
+    return sorted({int(each) for each in numbers if len(each) <= _DIGITS and each.isdigit() and int(each) < most})
+
+
 def batches(items: list[T], size: int) -> list[list[T]]:
     return [items[start : start + size] for start in range(0, len(items), size)]
 
@@ -138,7 +145,7 @@ def tcp_store_of(store: Any) -> Any | None:
     return store if isinstance(store, TCPStore) else None
 
 
-def connect(store: Any, prefix: str, key: bytes | None = None) -> Channel | None:
+def connect(store: Any, prefix: str, key: bytes | None = None, *, only_sealed: bool = False) -> Channel | None:
     """A second connection to the same store, so that nobody waits for anybody else's words."""
     from torch._C._distributed_c10d import TCPStore
 
@@ -160,7 +167,7 @@ def connect(store: Any, prefix: str, key: bytes | None = None) -> Channel | None
         opened.set_timeout(timedelta(seconds=ANSWER_LIMIT_S))
         return opened
 
-    return Channel(open_store, prefix, key, (address, port))
+    return Channel(open_store, prefix, key, (address, port), only_sealed=only_sealed)
 
 
 def serves(port: int) -> bool:

@@ -18,6 +18,7 @@ from rankscope.launch.events import Ruled, StoppedElsewhere, TellNodes
 from rankscope.launch.nodes.channel import BATCH, Channel, ChannelLost, batches
 from rankscope.launch.nodes.looks import ANSWER_PER_NODE_S, Looks
 from rankscope.launch.nodes.roster import SILENT_S, Roster
+from rankscope.launch.nodes.vouching import Vouching
 from rankscope.launch.nodes.words import Beat, Call, Hello, Nonsense, Ruling, encode, ruling
 
 PERIOD_S = 0.5
@@ -29,6 +30,8 @@ _GOODBYE_S = 6.0
 _LEAVE_S = 5.0
 _LEAVE_LOST_S = 2.0
 """How long the last word may take, and where the store had fallen silent before it."""
+_MEETING_S = 5.0
+"""How long after the start the nodes may need to know each other; less than the last ruling waits to be heard."""
 _KNOCK_AGAIN_S = 3.0
 """Between two knocks at the doors of nodes that have fallen silent."""
 _BEATS = 128
@@ -55,7 +58,9 @@ class Exchange:
         self._hand_over = hand_over
         self._note = note
         self._count = nodes
-        self.roster = Roster(own, nodes, note)
+        self.roster = Roster(own, nodes, note, only_sealed=channel.only_sealed)
+        self._vouching = Vouching(channel, own.node, nodes, note)
+        self.roster.vouched = self._vouching.vouched
         self._looks = Looks(channel, self.roster, collect, note)
         self._speaker: int | None = own.node if own.holds_store else None
         self._beat = Beat(0, time.time())
@@ -70,9 +75,13 @@ class Exchange:
         self._served: dict[int, int] = {}
         self._served_numbers: dict[int, int] = {}
         self._rulings = 0
+        """Those that were said."""
+        self._followed = {True: 0, False: 0}
+        """Those that were heard, verified and not: nobody's word keeps one of the job's own from being heard."""
+        self._told_stopped: set[int] = set()
         self._clock_off: float | None = None
         self._introduced = False
-        self._answered_at = time.monotonic()
+        self._begun = self._answered_at = time.monotonic()
         """When the store was there last."""
         self._knock_due = 0.0
         self._found_gone = False
@@ -162,6 +171,8 @@ class Exchange:
     def gather(self, trigger: str) -> Evidence | None:
         """Evidence of all nodes; None on a node that does not speak: it has asked for a look, a ruling will come."""
         if self.speaks:
+            while self._may_yet_be_vouched() and not self._stop.wait(_HURRY_S):
+                pass
             if trigger == "non-finite":
                 self._served_numbers = {node: beat.numbers for node, beat in self.roster.beats.items()}
             else:
@@ -202,6 +213,10 @@ class Exchange:
             self._channel.say("ruling", encode(ruling(self._rulings, told)))
         except ChannelLost as error:
             self._note(f"the verdict did not reach the other nodes: {error}")
+
+    def leave_attempt(self) -> None:
+        """This launcher goes on to the next one: nobody is let into this one any more."""
+        self._vouching.leave()
 
     def close(self, ended: str, signal: int | None = None) -> None:
         """Says goodbye, and which signal it was that stopped this launcher; the speaker stays until its last ruling was
@@ -269,7 +284,8 @@ class Exchange:
     def introduce(self, channel: Channel) -> None:
         """The first word. Raises ChannelLost; then the thread says it."""
         channel.say(f"hello/{self.own.node}", encode(self.own))
-        channel.append("hellos", f"{self.own.node},".encode())
+        channel.append("hellos", f",{self.own.node},".encode())
+        self._vouching.ask(channel)
         if self.speaks:
             channel.say("speaker", str(self.own.node).encode())
         self._introduced = True
@@ -278,6 +294,10 @@ class Exchange:
         if not self._introduced:
             self.introduce(self._channel)
         self._say_beat()
+        self._vouching.listen()
+        self.roster.vouched = self._vouching.vouched
+        if self._channel.only_sealed and not self.roster.vouched:
+            return  # there is nobody yet who is known to be of this attempt
         if self._speaker is None or not self._done_with({self._speaker}):
             self._find_speaker()
         if self.speaks:
@@ -287,6 +307,7 @@ class Exchange:
             self._hear_all()
         elif self._speaker in self.roster.hellos:
             self._hear_speaker()
+        self._vouching.answer()
 
     def _say_beat(self) -> None:
         number = self._beat.number + 1
@@ -345,8 +366,9 @@ class Exchange:
                     self._hear(node, beat)
 
     def _hear(self, node: int, beat: Beat) -> None:
-        before = self.roster.hear(node, beat)
-        if beat.signal and (before is None or not before.signal) and self.speaks and self.roster.knows(node):
+        self.roster.hear(node, beat)
+        if beat.signal and node not in self._told_stopped and self.speaks and self.roster.knows(node):
+            self._told_stopped.add(node)
             self._hand_over(StoppedElsewhere(self.roster.hellos[node].host, beat.signal, beat.signal_at))
 
     def _hear_speaker(self) -> None:
@@ -362,11 +384,16 @@ class Exchange:
         if call is not None and (wanted := roster.understood(call, Call)) is not None:
             self._looks.called(wanted, self._clock_off or 0.0)
         if ruled is not None and (ruling_ := roster.understood(ruled, Ruling)) is not None:
-            self._follow(ruling_, verified=ruled.verified)
+            self._follow(ruling_, verified=ruled.verified and roster.vouched)
+
+    def _may_yet_be_vouched(self) -> bool:
+        """What comes is not verified yet, and may be a moment later."""
+        unknown = self._channel.has_key and not self.roster.vouched
+        return unknown and time.monotonic() < self._begun + _MEETING_S
 
     def _follow(self, ruled: Ruling, *, verified: bool) -> None:
-        if ruled.number > self._rulings:
-            self._rulings = ruled.number
+        if ruled.number > self._followed[verified] and not self._may_yet_be_vouched():
+            self._followed[verified] = ruled.number
             assert self._speaker is not None
             try:
                 event = ruled.as_event(self.roster.hellos[self._speaker].host, verified=verified)

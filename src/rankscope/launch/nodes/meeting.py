@@ -7,20 +7,22 @@ for rank 0 on itself, and all ranks stand in init_process_group. The variables p
 from __future__ import annotations
 
 import ipaddress
-import json
 import os
 import socket
-from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
 
+import msgspec
+
 from rankscope.errors import UsageError
+from rankscope.launch.nodes.seal import Seal, key_of_attempt
+from rankscope.launch.nodes.words import HOST
 
 _PATIENCE = timedelta(seconds=5)
+_MOST_BYTES = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class Word:
+class Word(msgspec.Struct, frozen=True):
     """What a node says of itself."""
 
     host: str
@@ -30,18 +32,38 @@ class Word:
     """The address of this very machine that MASTER_ADDR leads to here; empty where it leads elsewhere."""
 
 
-def check_meeting_place(store: Any, key: str, node: int, nodes: int, address: str) -> None:
-    """Raises UsageError where a node would look for rank 0 on itself though rank 0 runs on another machine."""
+def check_meeting_place(
+    store: Any,
+    place: str,
+    node: int,
+    nodes: int,
+    address: str,
+    key: bytes | None = None,
+    *,
+    only_sealed: bool = False,
+    run_id: str = "",
+) -> None:
+    """Raises UsageError where a node would look for rank 0 on itself though rank 0 runs on another machine.
+
+    `key`, `only_sealed`, `run_id`: as for `open_exchange`. The words are sealed to job, attempt and place, and not to
+    the moment: the nodes do not know each other yet.
+    """
     own = Word(socket.gethostname(), _machine(), leads_to_itself(address))
-    store.set(f"{key}/{node}", json.dumps(asdict(own)))
+    seal = Seal(key_of_attempt(key, run_id, place, nodes))
+    store.set(f"{place}/{node}", seal.close(f"{place}/{node}", msgspec.json.encode(own)))
     if not own.itself:
         return
-    keys = [f"{key}/{other}" for other in range(nodes)]
+    places = [f"{place}/{other}" for other in range(nodes)]
     try:
-        store.wait(keys, _PATIENCE)
-        words = [Word(**json.loads(store.get(each))) for each in keys]
-    except (RuntimeError, ValueError, TypeError):
+        store.wait(places, _PATIENCE)
+        said = [store.get(each) for each in places]
+    except RuntimeError:
         return  # a node that says nothing proves nothing
+    heard = [_understood(seal, *each, only_sealed=only_sealed) for each in zip(places, said, strict=True)]
+    heard[node] = own  # whatever was made of it on the store
+    words = [word for word in heard if word is not None]
+    if len(words) < nodes:
+        return
     lost = [word for word in words if word.itself and word.machine != words[0].machine]
     if lost:
         names = ", ".join(dict.fromkeys(word.host for word in lost))
@@ -51,6 +73,26 @@ def check_meeting_place(store: Any, key: str, node: int, nodes: int, address: st
             "--local-addr ADDRESS there (static rendezvous: --master-addr ADDRESS everywhere), or take the name off "
             "127.0.0.1 and 127.0.1.1 in /etc/hosts"
         )
+
+
+def _understood(seal: Seal, place: str, data: bytes, *, only_sealed: bool) -> Word | None:
+    """None for what is no word of a node, or may not be one."""
+    said = seal.open(place, data[:_MOST_BYTES])
+    if only_sealed and not said.verified:
+        return None
+    try:
+        word = msgspec.json.decode(said.content, type=Word)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    return word if HOST.fullmatch(word.host) and _is_loopback(word.itself) else None
+
+
+def _is_loopback(address: str) -> bool:
+    """Or nothing."""
+    try:
+        return not address or (bool(HOST.fullmatch(address)) and ipaddress.ip_address(address).is_loopback)
+    except ValueError:
+        return False
 
 
 def leads_to_itself(address: str) -> str:

@@ -21,16 +21,20 @@ RESTARTED = "restarted"
 class Roster:
     """Of one attempt. Says nothing on the store and reads nothing from it: it is told, and knocks at doors."""
 
-    def __init__(self, own: Hello, count: int, note: Callable[[str], None]) -> None:
+    def __init__(self, own: Hello, count: int, note: Callable[[str], None], *, only_sealed: bool = False) -> None:
         self.own = own
         self.count = count
         self._note = note
+        self._only_sealed = only_sealed
         self.hellos: dict[int, Hello] = {own.node: own}
         self.beats: dict[int, Beat] = {}
         self.heard: dict[int, float] = {}
         """Node → when it was heard last."""
         self.verified: set[int] = set()
         """Nodes that have the job's key, as we have."""
+        self.vouched = False
+        """What they have sealed was said in this attempt: see `vouching`."""
+        self._refused: set[int] = set()
         self._left_behind: set[int] = set()
         """Nodes that are gone, and were looked for."""
 
@@ -38,13 +42,16 @@ class Roster:
 
     def meet(self, node: int, word: Word) -> None:
         """Its first word."""
-        if node in self.hellos and not word.verified:
+        if not word.verified and self._only_sealed:
+            self._refuse(node)
+            return
+        if not word.verified and node in self.hellos:
             return
         hello = self.understood(word, Hello)
         if hello is None or not sane_hello(hello, node, self.count):
             return
         rivals = [n for n, known in self.hellos.items() if n != node and set(known.ranks).intersection(hello.ranks)]
-        if any(not word.verified or self.knows(rival) for rival in rivals):
+        if any(not word.verified or rival in {*self.verified, self.own.node} for rival in rivals):
             return  # two nodes cannot have the same rank; the seal counts more than who came first
         for rival in rivals:
             del self.hellos[rival]
@@ -52,6 +59,11 @@ class Roster:
         self.heard[node] = time.monotonic()
         if word.verified:
             self.verified.add(node)
+
+    def _refuse(self, node: int) -> None:
+        if node not in self._refused:
+            self._refused.add(node)
+            self._note(f"node {node} was not heard: its first word came without the key of this job")
 
     def hear(self, node: int, beat: Beat) -> Beat | None:
         """Returns the one before it."""
@@ -67,7 +79,7 @@ class Roster:
 
     def trusted(self, node: int, word: Word | None) -> bool:
         """A node that has the key says nothing without its seal: then somebody else said it."""
-        return word is not None and (word.verified or node not in self.verified)
+        return word is not None and (word.verified or not (self._only_sealed or node in self.verified))
 
     def understood(self, word: Word, kind: type[W]) -> W | None:
         try:
@@ -82,8 +94,8 @@ class Roster:
         return [node for node in self.hellos if node != self.own.node]
 
     def knows(self, node: int) -> bool:
-        """Whether it is the job's own node beyond doubt."""
-        return node == self.own.node or node in self.verified
+        """Whether it is the job's own node beyond doubt, in this attempt."""
+        return node == self.own.node or (self.vouched and node in self.verified)
 
     def silent_s(self, node: int) -> float:
         heard = self.heard.get(node)

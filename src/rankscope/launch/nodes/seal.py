@@ -20,6 +20,11 @@ class Word:
     """Said by somebody who has the key."""
 
 
+def key_of_attempt(key: bytes | None, *attempt: object) -> bytes | None:
+    """A key for one attempt of one job alone: what was sealed with it is no word of another."""
+    return hmac.new(key, ascii(attempt).encode(), hashlib.sha256).digest() if key else None
+
+
 class Seal:
     """Of one job; without a key nothing is sealed, and nothing verified."""
 

@@ -15,7 +15,8 @@ from rankscope.launch.nodes.bounds import plain_json
 
 MOST_RANKS = 1024
 """Of one node."""
-_HOST = re.compile(r"[\w.:@-]{1,255}")
+HOST = re.compile(r"[\w.:@-]{1,255}")
+"""What a machine may be called."""
 
 
 class Hello(msgspec.Struct, frozen=True):
@@ -113,7 +114,7 @@ def sane_hello(hello: Hello, node: int, nodes: int) -> bool:
         and 0 < hello.port < 1 << 16
         and 0 < len(hello.ranks) <= MOST_RANKS
         and all(0 <= rank < nodes * MOST_RANKS for rank in hello.ranks)
-        and bool(_HOST.fullmatch(hello.host))
+        and bool(HOST.fullmatch(hello.host))
     )
 
 
