@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1] / "src" / "rankscope"
 FLOOR = frozenset(
     {
         *("errors", "mask", "private_files", "held_folders", "spelling", "whose_code", "addresses", "door", "versions"),
-        *("terminal_text", "verbs", "given_paths", "__version__"),
+        *("terminal_text", "verbs", "given_paths", "streams", "__version__"),
     }
 )
 """Small modules that everybody may use, and that use nobody else."""
@@ -34,7 +34,7 @@ ROOF = frozenset({"cli", "commands", "start", "testing", "train", "__main__", "_
 """They may use everything. Of these only `commands` is used at all, by the command line. `train` is a guest: its verbs
 come by entry points."""
 ALLOWED = {**BELOW, "cli": frozenset({*BELOW, *FLOOR, "commands"})}
-ALLOWED |= {"start": frozenset({"cli"}), "__main__": frozenset({"start"})}
+ALLOWED |= {"start": frozenset({"cli", "streams"}), "__main__": frozenset({"start"})}
 ALLOWED |= dict.fromkeys(FLOOR, FLOOR)
 ALLOWED |= {"commands": frozenset({*BELOW, *FLOOR}), "train": frozenset({*BELOW, *FLOOR})}
 ALLOWED["testing"] = frozenset({*BELOW, *FLOOR})

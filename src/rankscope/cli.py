@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from rankscope import __version__
 from rankscope.errors import RankscopeError, UsageError
 from rankscope.mask import learn, mask_text
+from rankscope.streams import OutputLost, finish_output, give_up_output
 from rankscope.terminal_text import harmless
 from rankscope.verbs import Verb, brought_verbs, load_verb
 
@@ -153,6 +154,21 @@ def find_verb(name: str) -> Verb:
 def main(arguments: list[str] | None = None) -> int:
     """Entry point; returns the exit code."""
     given = sys.argv[1:] if arguments is None else arguments
+    try:
+        try:
+            return _obey(given)
+        finally:
+            finish_output()  # not at exit, where nobody is left to say that it failed
+    except BrokenPipeError:
+        give_up_output()  # whoever read the output has had enough, as `head` does
+        return 141
+    except OutputLost as error:
+        give_up_output()
+        print(f"rankscope: the output cannot be written: {error.strerror}", file=sys.stderr)
+        return os.EX_IOERR
+
+
+def _obey(given: list[str]) -> int:
     if not given or given[0] in ("-h", "--help", "help"):
         print(usage(), end="")
         return 0 if given else 2
@@ -168,10 +184,6 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("rankscope: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        # Whoever read the output has had enough, as `head` does. Python must not complain about it at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
 
 
 def _nearest(word: str, brought: Iterable[str]) -> str:

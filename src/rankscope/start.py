@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import sys
 
+from rankscope.streams import prepare_streams
+
 
 def main() -> int:
     """Entry point; returns the exit code."""
     try:
+        prepare_streams()
         from rankscope.cli import main as command
 
         return command()

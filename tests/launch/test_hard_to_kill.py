@@ -50,6 +50,23 @@ def test_a_signal_is_never_a_success_whenever_it_comes(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_folder_that_was_named_has_a_verdict_however_early_the_signal_comes(
+    rankscope: Rankscope, number: signal.Signals
+) -> None:
+    """The first line names it; the ranks start a while after that."""
+    started = rankscope.start(rankscope.script(GRACEFUL), nproc=1)
+    started.shows("1 rank")
+    started.process.send_signal(number)
+    ended = started.wait(60.0)
+    assert ended.code == 128 + number, ended.err.decode()
+    assert ended.verdict["outcome"] == "interrupted"
+    assert f"stopped by {number.name}" in ended.verdict["headline"]
+    assert f"rankscope: {number.name}: " in ended.err.decode()
+    assert not (ended.run_dir / ".reserve").exists()
+
+
+@pytest.mark.slow
 def test_a_signal_just_as_the_ranks_start_is_told_as_what_it_is(rankscope: Rankscope) -> None:
     """Torch has handlers of its own in place there."""
     for _ in range(4):

@@ -151,3 +151,53 @@ def test_interrupt_while_another_exception_is_handled_keeps_both(tmp_path: Path)
     process, (error,) = ended(tmp_path, program)
     assert process.returncode != 0
     assert (error.type, [each.type for each in error.chain]) == ("KeyboardInterrupt", ["LookupError"])
+
+
+def test_traceback_that_the_program_hands_to_the_hook_is_printed(tmp_path: Path) -> None:
+    """Of a worker, say, whose exception was made anew here and has none of its own."""
+    program = (
+        "import sys\ntry:\n    load(1)\nexcept LookupError as error:\n"
+        "    sys.excepthook(KeyError, KeyError('of a worker'), error.__traceback__)\n"
+    )
+    process, _ = ended(tmp_path, program)
+    assert process.returncode == 0
+    assert ", in load\n" in process.stderr
+    assert process.stderr.endswith("KeyError: 'of a worker'\n")
+
+
+@pytest.mark.parametrize("traceback", ["None", "'no traceback'"])
+def test_hook_that_is_called_with_no_traceback_prints_what_python_prints(tmp_path: Path, traceback: str) -> None:
+    program = f"import sys\nsys.excepthook(KeyError, KeyError('k'), {traceback})\n"
+    process, _ = ended(tmp_path, program)
+    (tmp_path / "plain.py").write_text(program)
+    plain = subprocess.run(
+        [sys.executable, str(tmp_path / "plain.py")], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (process.returncode, process.stderr) == (plain.returncode, plain.stderr)
+
+
+def test_status_that_is_neither_true_nor_false_is_printed(tmp_path: Path) -> None:
+    """As arrays are."""
+    program = (
+        "import sys\nclass Array:\n    def __bool__(self):\n        raise ValueError('ambiguous')\n"
+        "    def __repr__(self):\n        return '[1, 2]'\n    def __eq__(self, other):\n        return self\n"
+        "sys.exit(Array())\n"
+    )
+    process, errors = ended(tmp_path, program)
+    assert (process.returncode, process.stderr, errors) == (1, "[1, 2]\n", ())
+
+
+def test_functions_that_are_watched_are_pickled_by_their_names(tmp_path: Path) -> None:
+    program = (
+        "import os, pickle, sys, threading\n"
+        "for each in (sys.exit, sys.excepthook, os._exit, os.close, os.closerange, os.dup2, threading.excepthook):\n"
+        "    assert pickle.loads(pickle.dumps(each)) is each, each\n"
+        "import posix\nassert posix._exit is os._exit\nassert posix.close is os.close\n"
+        "read = pickle.dumps(os._exit)\n"
+        "import subprocess\n"
+        "code = 'import pickle, sys; pickle.loads(sys.stdin.buffer.read())(7)'\n"
+        "without = {name: value for name, value in os.environ.items() if name != 'PYTHONPATH'}\n"
+        "print(subprocess.run([sys.executable, '-c', code], input=read, env=without).returncode)\n"
+    )
+    process, _ = ended(tmp_path, program)
+    assert (process.returncode, process.stdout, process.stderr) == (0, "7\n", "")

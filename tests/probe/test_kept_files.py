@@ -64,6 +64,29 @@ for file in files:
     assert "most recent call first" in kept.read_text()
 
 
+@pytest.mark.parametrize("place", ["here", "in a forked child"])
+def test_no_stack_is_written_into_a_file_that_the_program_puts_at_our_number(tmp_path: Path, place: str) -> None:
+    pages, folder = tmp_path / "pages", tmp_path / "work"
+    pages.mkdir()
+    folder.mkdir()
+    program = f"""
+import os, sys
+if {place == "here"} or os.fork() == 0:
+    file = os.open("data", os.O_WRONLY | os.O_CREAT)
+    for number in range(998, 1004):
+        assert os.dup2(file, number, inheritable=False) == number
+    for number in range(998, 1004):
+        assert os.write(number, b"precious") == 8
+    os.kill(os.getpid(), 11)
+os.wait()
+"""
+    ended = run(program, pages, folder)
+    assert ended.returncode == (-signal.SIGSEGV if place == "here" else 0), ended.stderr
+    assert (folder / "data").read_bytes() == 6 * b"precious"
+    (kept,) = pages.glob("*.fatal")
+    assert "most recent call first" in kept.read_text()
+
+
 def test_the_end_of_the_interpreter_closes_no_file_of_the_program(tmp_path: Path) -> None:
     pages, folder = tmp_path / "pages", tmp_path / "work"
     pages.mkdir()

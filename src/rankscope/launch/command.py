@@ -15,7 +15,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from rankscope.diagnosis.codec import verdict_to_json
 from rankscope.diagnosis.verdict import Verdict
 from rankscope.errors import UsageError
 from rankscope.held_folders import inside, moved_to
@@ -29,6 +28,7 @@ from rankscope.launch import (
     limits,
     options,
     program,
+    too_early,
 )
 from rankscope.launch.board import BoardInPlace, open_output
 from rankscope.launch.events import CutShort
@@ -41,6 +41,7 @@ from rankscope.launch.sinks import LogFile
 from rankscope.launch.stage_teller import StageTeller
 from rankscope.launch.status_line import StatusLine
 from rankscope.launch.supervisor import Supervisor
+from rankscope.launch.verdict_file import print_verdict
 from rankscope.private_files import make_held_folder
 from rankscope.report import live, progress_words, terminal
 from rankscope.report.notices.notifier import Notifier, tell_the_end
@@ -74,6 +75,7 @@ def launch(arguments: list[str], pages_path: str) -> int:
     program.name_program(chosen.torch)
     several = socket.gethostname() if config.max_nodes > 1 else None
     run_folder = folder.make_run_folder(chosen.run_dir, chosen.torch.training_script, several)
+    too_early.leave_with_verdict(run_folder, chosen.lang)
     key = node_key.find_key(chosen.node_key_file, chosen.run_dir if several else None)
     installed = versions()
     command = ["rankscope", "run", *arguments]
@@ -175,6 +177,8 @@ def _launch(
     from rankscope.launch.agent import ScopeAgent
     from rankscope.launch.logs import PumpLogs
 
+    if config.max_nodes > 1:
+        too_early.leave_at_once()
     if "LOGLEVEL" not in os.environ:
         _quieten_elastic()
     if chosen.torch.logs_specs is None:
@@ -282,7 +286,7 @@ def _label(config: Any) -> str:
 
 def _show(verdict: Verdict, job: Job, as_json: bool) -> None:
     if as_json:
-        sys.stdout.write(verdict_to_json(verdict).decode() + "\n")
+        print_verdict(verdict, job.folder)
     width = shutil.get_terminal_size((100, 24)).columns
     done = ""
     if verdict.outcome == "ok":

@@ -15,7 +15,7 @@ from rankscope.launch.page_folder import make_page_folder, remove_page_folder, s
 from rankscope.mask import mask_text
 from rankscope.terminal_text import harmless
 
-_TOO_EARLY = "interrupted before the ranks had started"
+TOO_EARLY = "interrupted before the ranks had started"
 
 
 def run(arguments: list[str]) -> int:
@@ -75,12 +75,12 @@ def _told(main: Callable[[], int]) -> int:
         _say(mask_text(str(error)))
         return error.exit_code
     except KeyboardInterrupt:
-        _say(_TOO_EARLY)
+        _say(TOO_EARLY)
         return 130
 
 
 def _leave(number: int, _frame: FrameType | None) -> NoReturn:
-    _say(_TOO_EARLY)
+    _say(TOO_EARLY)
     os._exit(128 + number)
 
 

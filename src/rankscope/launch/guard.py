@@ -20,11 +20,9 @@ import ctypes
 import os
 import select
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import NoReturn
 
 from rankscope.launch.process_tree import (
@@ -40,6 +38,7 @@ from rankscope.launch.process_tree import (
     reap_all,
     reap_orphans,
 )
+from rankscope.streams import flush_streams
 
 __all__ = ["become_subreaper", "die_with_parent", "kill_descendants", "reap_orphans", "run_guarded"]
 
@@ -68,8 +67,7 @@ def run_guarded(main: Callable[[], int], clean_up: Callable[[], None] = lambda: 
     Call it while the process has one thread and little in memory, and exit with what it returns: signals stay
     blocked. In the child it does not return: the interpreter ends, with the code of `main`.
     """
-    sys.stdout.flush()
-    sys.stderr.flush()
+    flush_streams()
     guard = os.getpid()
     become_subreaper()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # Where it came in ignored, exit codes would be lost.
@@ -112,9 +110,7 @@ def _end(code: int) -> NoReturn:
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()
     atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):  # nobody reads it any more, or it is closed
-            stream.flush()
+    flush_streams()
     os._exit(code)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 from collections import deque
@@ -33,6 +32,7 @@ from rankscope.private_files import make_own_folder
 from rankscope.report import live
 from rankscope.report.conclude import annotated, examine
 from rankscope.report.words.languages import language
+from rankscope.streams import flush_streams
 
 _SETTLE_S = 1.5
 """How long after a rank's failure the others are given to show whether they fail with it."""
@@ -172,8 +172,7 @@ class Supervisor:
                 self._code = code
             case on.ExitNow(code):
                 live.leave_screen()
-                sys.stdout.flush()
-                sys.stderr.flush()
+                flush_streams()
                 os._exit(code)
             case _:
                 self._put_down(action)

@@ -3,11 +3,28 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from rankscope.diagnosis.codec import verdict_to_json
+from rankscope.diagnosis.verdict import Verdict
 from rankscope.private_files import Reserve, write_private
+from rankscope.report import live
+from rankscope.report.words.languages import language
+
+_NOT_PRINTED = "the verdict could not be printed as JSON ({why}): it is in {path}"
+
+
+def print_verdict(verdict: Verdict, folder: Path) -> None:
+    """As JSON on standard output. How the job ended decides the exit code, so a full disk there is told and no more."""
+    try:
+        sys.stdout.write(verdict_to_json(verdict).decode() + "\n")
+        sys.stdout.flush()
+    except OSError as error:
+        path = folder / "verdict.json"
+        live.say(language(verdict.language).label(_NOT_PRINTED, why=error.strerror, path=path))
 
 
 class VerdictFile:

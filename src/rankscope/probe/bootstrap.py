@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 
 from rankscope.probe import (
     comm_timeout,
@@ -79,8 +80,6 @@ def _limit_memory(page: Page) -> None:
     limit = os.environ.get("RANKSCOPE_MEMORY_LIMIT", "")
     if not limit.isdigit():
         return
-    import resource
-
     try:
         _, most = resource.getrlimit(resource.RLIMIT_AS)
         wanted = int(limit) if most == resource.RLIM_INFINITY else min(int(limit), most)

@@ -6,6 +6,7 @@ import atexit
 import builtins
 import functools
 import os
+import posix
 import sys
 import time
 from _sitebuiltins import Quitter
@@ -15,7 +16,7 @@ from typing import Any, NoReturn
 from rankscope.probe import held_memory, raised
 from rankscope.probe.imports import ImportWatch
 from rankscope.probe.page import EXCEPTION_AT_EXIT, EXCEPTION_OF_THREAD, FINALIZING, Page
-from rankscope.probe.sites import Sites, is_own_file
+from rankscope.probe.sites import Sites, without_ourselves
 from rankscope.probe.stages import StageBook
 
 _GLOO_THREAD = "pt_gloo_runloop"
@@ -45,15 +46,19 @@ def note(page: Page, sites: Sites, book: StageBook, imports: ImportWatch) -> Non
         if handled is not None and not isinstance(handled, SystemExit):
             raised.write(page, handled, entry=EXCEPTION_AT_EXIT)
 
-    def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> Any:
+    @functools.wraps(previous_hook)
+    def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None, /) -> Any:
         _guarded(page, lambda: record(error))
         _guarded(page, lambda: _hide_ourselves(error, set()))
-        return previous_hook(kind, error, error.__traceback__ if traceback is not None else None)
+        if isinstance(traceback, TracebackType):  # a program may call us with another one than the exception's own
+            traceback = without_ourselves(traceback)
+        return previous_hook(kind, error, traceback)
 
     @functools.wraps(leave)
     def sys_exit(status: Any = None, /) -> NoReturn:
         _guarded(page, lambda: leaving(f"sys.exit({status!r:.80})"))
-        if status:
+        # As Python judges it; whether an object of the program's is true is not asked, as that may raise.
+        if status is not None and not (isinstance(status, int) and int.__eq__(status, 0)):
             failures.append(status)
         leave(status)
 
@@ -79,7 +84,8 @@ def note(page: Page, sites: Sites, book: StageBook, imports: ImportWatch) -> Non
 
     sys.excepthook = hook
     sys.exit = sys_exit
-    os._exit = os_exit
+    for home in (os, posix):  # where it is looked up when it is pickled
+        vars(home)["_exit"] = os_exit
     if quitters is Quitter:  # exit() and quit(), which are there unless Python runs without its site module
         Quitter.__call__ = functools.wraps(interactive)(quitter)  # type: ignore[method-assign]
     atexit.register(at_exit)
@@ -96,6 +102,7 @@ def _note_ends_of_threads(threading: ModuleType, page: Page) -> None:
             _guarded(page, lambda: _hide_ourselves(args.exc_value, set()))
         return previous(args)
 
+    hook.__module__, hook.__name__, hook.__qualname__ = threading.__name__, "excepthook", "excepthook"
     threading.excepthook = hook  # type: ignore[attr-defined]
 
 
@@ -139,17 +146,8 @@ def _hide_ourselves(error: BaseException | None, seen: set[int]) -> None:
     if error is None or id(error) in seen:
         return
     seen.add(id(error))
-    before: TracebackType | None = None
-    entry = error.__traceback__
-    while entry is not None:
-        if is_own_file(entry.tb_frame.f_code.co_filename):
-            if before is None:
-                error.__traceback__ = entry.tb_next
-            else:
-                before.tb_next = entry.tb_next
-        else:
-            before = entry
-        entry = entry.tb_next
+    if error.__traceback__ is not None:  # to be set to None is not the same to Python as never to have been set
+        error.__traceback__ = without_ourselves(error.__traceback__)
     _hide_ourselves(error.__cause__, seen)
     _hide_ourselves(error.__context__, seen)
 

@@ -7,7 +7,9 @@ of the program. So a descriptor is known by the file behind it, not by its numbe
 from __future__ import annotations
 
 import fcntl
+import functools
 import os
+import posix
 import resource
 from collections.abc import Callable
 from typing import Any
@@ -60,8 +62,8 @@ def mind_all() -> None:
 
 
 def watch_closing(report: Callable[[str], None]) -> None:
-    """`os.close` and `os.closerange` do what they did; what they took from us is opened again."""
-    close, closerange = os.close, os.closerange
+    """`os.close`, `os.closerange` and `os.dup2` do what they did; what they took from us is opened again."""
+    close, closerange, dup2 = os.close, os.closerange, os.dup2
     files = kept  # while the interpreter is torn down, the module's own names are gone
 
     def mind() -> None:
@@ -71,19 +73,30 @@ def watch_closing(report: Callable[[str], None]) -> None:
             files.clear()
             report(f"the files of stacks were closed and could not be opened again: {error}")
 
-    def os_close(fd: Any) -> None:
-        close(fd)
+    def mind_one(fd: Any) -> None:
         for file in files:
             if file.fd == fd:
                 mind()
                 break
 
+    @functools.wraps(close)
+    def os_close(fd: Any) -> None:
+        close(fd)
+        mind_one(fd)
+
+    @functools.wraps(dup2)
+    def os_dup2(fd: Any, fd2: Any, inheritable: Any = True) -> int:
+        copy = dup2(fd, fd2, inheritable)
+        mind_one(copy)
+        return copy
+
+    @functools.wraps(closerange)
     def os_closerange(fd_low: Any, fd_high: Any, /) -> None:
         closerange(fd_low, fd_high)
         mind()
 
-    os_close.__name__, os_closerange.__name__ = "close", "closerange"
-    os.close, os.closerange = os_close, os_closerange
+    for home in (os, posix):  # where they are looked up when they are pickled
+        vars(home).update(close=os_close, closerange=os_closerange, dup2=os_dup2)
 
 
 def _moved_up(fd: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import os
 import signal
@@ -21,8 +22,6 @@ _armed: list[bool] = []
 
 
 def _prctl(option: int, value: int) -> None:
-    import ctypes
-
     ctypes.CDLL(None, use_errno=True).prctl(option, ctypes.c_ulong(value), 0, 0, 0)
 
 
@@ -56,6 +55,4 @@ def write_stacks(page: Page) -> None:
 
 def keep_forever(thing: object) -> None:
     """Never destroyed, not even at exit: what a mapping would close then may be the program's file by that time."""
-    import ctypes
-
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))

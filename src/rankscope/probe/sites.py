@@ -70,6 +70,18 @@ def absolute(file: str) -> str:
     return whose_code.absolute(file, _START_FOLDER)
 
 
+def without_ourselves(traceback: TracebackType | None) -> TracebackType | None:
+    """The same traceback; the probe's own entries are taken out of it."""
+    while traceback is not None and is_own_file(traceback.tb_frame.f_code.co_filename):
+        traceback = traceback.tb_next
+    entry = traceback
+    while entry is not None:
+        while entry.tb_next is not None and is_own_file(entry.tb_next.tb_frame.f_code.co_filename):
+            entry.tb_next = entry.tb_next.tb_next
+        entry = entry.tb_next
+    return traceback
+
+
 def traceback_frames(traceback: TracebackType | None, limit: int = 40) -> list[tuple[str, int, str]]:
     """Innermost first."""
     frames: list[tuple[str, int, str]] = []

@@ -44,7 +44,7 @@ examples:
   kubectl logs job/train | rankscope diagnose -
 
 exit code: 0 when the job was seen to end well or to go on, 1 when something is wrong, 3 when what was given does not
-tell, 2 for a mistake in the command
+tell, 2 for a mistake in the command, 74 when the output cannot be written
 """
 
 

@@ -38,7 +38,7 @@ examples:
   rankscope attach --watch 60              longer, to tell slow from stuck
 
 exit code: 0 when every rank was seen to go on, 1 when something is wrong, 3 when what was seen does not tell, 2 for a
-mistake in the command
+mistake in the command, 74 when the output cannot be written
 """
 _WATCH_S = 5.0
 _GUESSED = "nothing tells the ranks of these processes: they are numbered in the order in which they were started"

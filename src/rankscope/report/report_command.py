@@ -40,7 +40,7 @@ examples:
   rankscope report /tmp/nccl_trace_rank_* --output incident.html
   rankscope report runs/1115-021233-train --format trace --output trace.json
 
-exit code: 0 when the report was made, 2 for a mistake in the command
+exit code: 0 when the report was made, 2 for a mistake in the command, 74 when the output cannot be written
 """
 
 

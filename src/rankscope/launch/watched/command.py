@@ -8,7 +8,6 @@ import shutil
 import sys
 from pathlib import Path
 
-from rankscope.diagnosis.codec import verdict_to_json
 from rankscope.diagnosis.facts.run import CommandFailed
 from rankscope.diagnosis.verdict import Verdict
 from rankscope.held_folders import moved_to
@@ -18,6 +17,7 @@ from rankscope.launch.run_state import Policy, Stages
 from rankscope.launch.sinks import LogFile
 from rankscope.launch.stage_teller import StageTeller
 from rankscope.launch.supervisor import Supervisor
+from rankscope.launch.verdict_file import print_verdict
 from rankscope.launch.watched import options
 from rankscope.launch.watched.agent import CommandAgent
 from rankscope.launch.watched.ends import Ends
@@ -95,7 +95,7 @@ def _stages(job: WatchedJob, mode: Stages, run_folder: Path) -> StageTeller:
 
 def _show(verdict: Verdict, run_folder: Path, as_json: bool) -> None:
     if as_json:
-        sys.stdout.write(verdict_to_json(verdict).decode() + os.linesep)
+        print_verdict(verdict, run_folder)
     if verdict.outcome != "ok" or verdict.notes:
         width = max(60, min(shutil.get_terminal_size((100, 24)).columns, 140))
         color = terminal.use_color(sys.stderr)

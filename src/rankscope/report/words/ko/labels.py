@@ -73,6 +73,8 @@ _LIVE = {
     "the nodes share no key: what they say to each other is told and stops nothing (give {variable}, --node-key-file "
     "or a shared --run-dir)": "노드들이 키를 공유하지 않는다: 서로 하는 말은 전하기만 하고 아무것도 멈추지 않는다"
     "({variable}, --node-key-file, 또는 공유된 --run-dir을 준다)",
+    "the verdict could not be printed as JSON ({why}): it is in {path}": "판정을 JSON으로 출력하지 못했다({why}): "
+    "{path}에 있다",
     "--board needs a terminal on standard error: the ranks' output is shown instead": "--board에는 표준 오류에 "
     "터미널이 필요하다: 대신 랭크들의 출력을 보인다",
     "no rank was seen: nothing that this command started has joined torch.distributed": "랭크가 보이지 않았다: 이 "
