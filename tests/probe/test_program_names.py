@@ -110,3 +110,11 @@ def test_a_hook_for_paths_that_the_program_adds_is_asked_about_its_own_folder(tm
     )
     (tmp_path / "beside.py").write_text("value = 1\n")
     assert run(tmp_path, "train.py").stdout == run(tmp_path, "train.py", probe=False).stdout == "True 1\n"
+
+
+def test_a_working_folder_that_was_removed_costs_nothing(tmp_path: Path) -> None:
+    gone = f"import os, subprocess, sys; os.mkdir('gone'); os.chdir('gone'); os.rmdir('{tmp_path}/gone')\n"
+    gone += "sys.exit(subprocess.call([sys.executable, '-B', '-c', 'print(1)']))\n"
+    (tmp_path / "outer.py").write_text(gone)
+    ended = run(tmp_path, "outer.py")
+    assert (ended.returncode, ended.stdout) == (0, "1\n"), ended.stderr

@@ -35,15 +35,22 @@ def _first_folders() -> list[str]:
         return []
     program = sys.argv[0] if sys.argv else ""
     if program in ("", "-", "-c"):
-        return [os.getcwd(), os.environ.get(FOLDER_VARIABLE, "")]
+        return [_working_folder(), os.environ.get(FOLDER_VARIABLE, "")]
     if program == "-m":
-        folders = [os.getcwd()]
+        folders = [_working_folder()]
     elif os.path.isdir(program):
         folders = [program]
     else:
         folders = [os.path.dirname(os.path.realpath(program)), program]  # a zip file is a folder as well
     os.environ[FOLDER_VARIABLE] = folders[0]
     return folders
+
+
+def _working_folder() -> str:
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""  # it was removed
 
 
 def _is_found(name: str, path: list[str]) -> bool:
