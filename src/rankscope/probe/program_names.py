@@ -12,6 +12,8 @@ import sys
 from collections.abc import Collection
 from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder
 
+from rankscope.probe.sites import START_FOLDER
+
 FOLDER_VARIABLE = "RANKSCOPE_FIRST_FOLDER"
 """Set by us, for processes that `multiprocessing` starts: they are given the path of the one that started them."""
 
@@ -35,22 +37,15 @@ def _first_folders() -> list[str]:
         return []
     program = sys.argv[0] if sys.argv else ""
     if program in ("", "-", "-c"):
-        return [_working_folder(), os.environ.get(FOLDER_VARIABLE, "")]
+        return [START_FOLDER, os.environ.get(FOLDER_VARIABLE, "")]
     if program == "-m":
-        folders = [_working_folder()]
+        folders = [START_FOLDER]
     elif os.path.isdir(program):
         folders = [program]
     else:
         folders = [os.path.dirname(os.path.realpath(program)), program]  # a zip file is a folder as well
     os.environ[FOLDER_VARIABLE] = folders[0]
     return folders
-
-
-def _working_folder() -> str:
-    try:
-        return os.getcwd()
-    except OSError:
-        return ""  # it was removed
 
 
 def _is_found(name: str, path: list[str]) -> bool:

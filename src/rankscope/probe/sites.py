@@ -13,7 +13,16 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _PROBE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _program = tuple(filter(None, os.environ.get("RANKSCOPE_PROGRAM", "").split(os.pathsep)))
 """Folders of the program's own package, where it was started as an installed module; see `program`."""
-_START_FOLDER = os.getcwd()
+
+
+def _working_folder() -> str:
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""  # it was removed
+
+
+START_FOLDER = _working_folder()
 CHAIN = 8
 OWN_CODE = "<rankscope>"
 """File name of wrappers that have no line of their own to show."""
@@ -67,7 +76,7 @@ def is_own_file(file: str) -> bool:
 
 def absolute(file: str) -> str:
     """The main script's frames carry the path as it was typed."""
-    return whose_code.absolute(file, _START_FOLDER)
+    return whose_code.absolute(file, START_FOLDER)
 
 
 def without_ourselves(traceback: TracebackType | None) -> TracebackType | None:
