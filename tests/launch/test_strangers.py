@@ -164,8 +164,8 @@ def test_node_0_lets_nobody_into_an_attempt_that_is_not_theirs(left: bool) -> No
     """It is still there, and answers its own nodes."""
     old = Team(2, speaker=0)
     attempt = "mark" if left else "mark/1"
+    assert wait_until(lambda: old.nodes[1].roster.vouched, 30.0)
     if left:
-        assert wait_until(lambda: old.nodes[1].roster.vouched, 30.0)
         old.nodes[0].leave_attempt()
     else:
         old.store.set(attempt, old.store.get("mark"))
