@@ -219,6 +219,19 @@ def test_what_is_said_in_the_first_moment_is_heard_as_verified_and_once(speaker:
         team.close()
 
 
+def test_nodes_without_a_common_key_know_it_at_once_and_tell_what_they_hear(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their keys were made in folders that they do not share."""
+    monkeypatch.setattr(exchange, "_MEETING_S", 60.0)
+    first = Team(2, b"made on the first", speaker=0, order=(0,))
+    other = Team(2, b"made on the other", speaker=0, order=(1,), store=first.store)
+    try:
+        the_verdict(first, 0, "true")
+        assert wait_until(lambda: heard(other, 1) == [("true", False)], 30.0)
+    finally:
+        other.close()
+        first.close()
+
+
 def test_an_answer_that_comes_late_turns_what_was_told_into_what_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "_MEETING_S", 0.0)
     answer = Vouching.answer
