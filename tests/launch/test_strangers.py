@@ -164,8 +164,8 @@ def test_node_0_lets_nobody_into_an_attempt_that_is_not_theirs(left: bool) -> No
     """It is still there, and answers its own nodes."""
     old = Team(2, speaker=0)
     attempt = "mark" if left else "mark/1"
+    assert wait_until(lambda: old.nodes[1].roster.vouched, 30.0)
     if left:
-        assert wait_until(lambda: old.nodes[1].roster.vouched, 30.0)
         old.nodes[0].leave_attempt()
     else:
         old.store.set(attempt, old.store.get("mark"))
@@ -217,6 +217,19 @@ def test_what_is_said_in_the_first_moment_is_heard_as_verified_and_once(speaker:
         assert len(team.stops[speaker]) == 1
     finally:
         team.close()
+
+
+def test_nodes_without_a_common_key_know_it_at_once_and_tell_what_they_hear(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their keys were made in folders that they do not share."""
+    monkeypatch.setattr(exchange, "_MEETING_S", 60.0)
+    first = Team(2, b"made on the first", speaker=0, order=(0,))
+    other = Team(2, b"made on the other", speaker=0, order=(1,), store=first.store)
+    try:
+        the_verdict(first, 0, "true")
+        assert wait_until(lambda: heard(other, 1) == [("true", False)], 30.0)
+    finally:
+        other.close()
+        first.close()
 
 
 def test_an_answer_that_comes_late_turns_what_was_told_into_what_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:

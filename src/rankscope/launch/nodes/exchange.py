@@ -388,7 +388,7 @@ class Exchange:
 
     def _may_yet_be_vouched(self) -> bool:
         """What comes is not verified yet, and may be a moment later."""
-        unknown = self._channel.has_key and not self.roster.vouched
+        unknown = self._channel.has_key and not self.roster.vouched and not self._vouching.refused
         return unknown and time.monotonic() < self._begun + _MEETING_S
 
     def _follow(self, ruled: Ruling, *, verified: bool) -> None:

@@ -48,6 +48,8 @@ class Vouching:
         self._unanswered = 0
         self.vouched = node == 0
         """What is sealed under the mark was said in this attempt."""
+        self.refused = False
+        """Node 0 is said to have another key."""
 
     def ask(self, channel: Channel) -> None:
         if self._node != 0 and channel.has_key:
@@ -58,6 +60,8 @@ class Vouching:
         """For the answer."""
         if self.vouched or not self._channel.has_key:
             return
+        # Anybody may say so. It proves nothing, and what comes of it is that this node waits no longer.
+        self.refused = self.refused or self._channel.read([f"unknown/{self._node}"])[0] == self._nonce
         word = self._channel.hear([f"known/{self._node}"])[0]
         self.vouched = word is not None and word.verified and hmac.compare_digest(word.content, self._nonce)
         self._unanswered += not self.vouched
@@ -65,15 +69,19 @@ class Vouching:
             self._note("nobody who has the key of this job has answered on the rendezvous store: node 0 is not heard")
 
     def answer(self) -> None:
-        """Whoever has asked since, where it has the key."""
+        """Whoever has asked since; who has another key is told so, and need not wait."""
         if self._node != 0 or self._left or not self._channel.has_key:
             return
         named = self._channel.read(["asks"])[0] or b""
         for some in batches(numbers_in(named[self._read :], self._count), BATCH):
             asked = self._channel.hear([f"ask/{node}" for node in some])
             for node, word in zip(some, asked, strict=True):
-                if word is not None and word.verified and not self._left:
+                if word is None or self._left:
+                    continue
+                if word.verified:
                     self._channel.say(f"known/{node}", word.content)
+                else:
+                    self._channel.set(f"unknown/{node}", word.content[:_NONCE_BYTES])
         self._read = len(named)
 
     def leave(self) -> None:
