@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from run_events import hang
-from test_nodes import Team, evidence, rank
+from teams import Team, evidence, rank
 from torch._C._distributed_c10d import TCPStore
 
 from conftest import COMMAND, Rankscope, wait_until

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from collections.abc import Callable
 from rankscope.evidence.model import Evidence
 from rankscope.launch.nodes.bounds import TooMuch, most_unpacked
 from rankscope.launch.nodes.channel import BATCH, Channel, ChannelLost, batches
-from rankscope.launch.nodes.parcel import merge, pack, travelling, unpack
+from rankscope.launch.nodes.parcel import Packed, merge, pack, travelling, unpack
 from rankscope.launch.nodes.parts import Library
 from rankscope.launch.nodes.roster import SILENT_S, Roster
 from rankscope.launch.nodes.words import Call, encode
@@ -20,6 +21,7 @@ ANSWER_PER_NODE_S = 0.1
 """What a look may take in all grows with the number of nodes."""
 _TRIGGERS = frozenset({"failure", "still", "non-finite", "interrupt"})
 _PARTS = 64
+_SENDINGS = 3
 
 
 class Looks:
@@ -109,18 +111,25 @@ class Looks:
             threading.Thread(target=self._answer, args=(call, clock_off), name=name, daemon=True).start()
 
     def _answer(self, call: Call, clock_off: float) -> None:
-        own = self._roster.own.node
         try:
             packed = pack(self._collect(call.trigger), clock_off, travelling(self._roster.count))
-            self._leave_parts(packed.parts)
-            self._channel.say(f"evidence/{call.number}/{own}", packed.data)
-            self._channel.append(f"answers/{call.number}", f"{own},".encode())
-        except ChannelLost:
-            return  # the speaker will find this node silent
+            self._send(packed, call.number)
         except Exception as error:  # noqa: BLE001  a fault of ours; the speaker finds this node silent
             self._note(f"the evidence of this node could not be sent: {type(error).__name__}: {error}")
         finally:
             self._answers.release()
+
+    def _send(self, packed: Packed, number: int) -> None:
+        """Once more where the store, with a crowd around it, took too long; then the speaker finds this node silent."""
+        own = self._roster.own.node
+        for _ in range(_SENDINGS):
+            if number < self._calls:
+                return  # the speaker has asked anew
+            with contextlib.suppress(ChannelLost):
+                self._leave_parts(packed.parts)
+                self._channel.say(f"evidence/{number}/{own}", packed.data)
+                self._channel.append(f"answers/{number}", f"{own},".encode())
+                return
 
     def _leave_parts(self, parts: dict[str, bytes]) -> None:
         """Before the parcel that names them: whoever reads that finds them all."""
