@@ -241,6 +241,8 @@ class AwaitsLock(Fact, frozen=True):
     of: Literal["lock", "handler", "queue-put", "queue-get", "future"] = "lock"
     suspect: ThreadDied | ThreadStands | None = None
     """The one thread that should release it, where one is known."""
+    held_at: Where | None = None
+    """Where the main thread took the same lock before, and holds it since: it waits for itself."""
 
 
 class ThreadStands(Fact, frozen=True):

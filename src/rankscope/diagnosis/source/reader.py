@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from rankscope.diagnosis.source.branches import Branch
 from rankscope.diagnosis.source.handed_over import handed_over
+from rankscope.diagnosis.source.held_locks import held_already
 from rankscope.diagnosis.source.losses import computed_at, fed_at
 from rankscope.diagnosis.source.raised_exits import raised_exits
 from rankscope.diagnosis.source.rank_names import RANK_WORD, RankNames
@@ -129,6 +130,10 @@ class CodeReader:
         where there is none, or more than one call hands something over."""
         tree = self._program.trees.get(frame.file)
         return "" if tree is None else handed_over(tree, frame.line)
+
+    def held_already(self, frames: Sequence[Frame]) -> Frame | None:
+        """Where the lock that the first of these frames, innermost first, waits for was taken by the same thread."""
+        return held_already(frames, self._program.trees.get)
 
     def left_loop(self, inside: tuple[Frame, ...], outside: tuple[Frame, ...]) -> tuple[Frame, int] | None:
         """The loop (frame, first line) that one stack stands in and the other has left, and can only have left by its

@@ -354,6 +354,8 @@ def _(fact: Polls) -> str:
 
 @sentence.register
 def _(fact: AwaitsLock) -> str:
+    if fact.held_at is not None:
+        return f"the main thread waits for a lock that it has taken itself in {place(fact.held_at)} and still holds"
     return {"lock": "the main thread waits for a lock inside its own process"}.get(
         fact.of, f"the main thread is {_LOCKS[fact.of]}"
     )
@@ -363,6 +365,8 @@ def _(fact: AwaitsLock) -> str:
 def _(fact: AwaitsLock) -> str:
     if isinstance(fact.suspect, ThreadDied):
         return f"{_LOCKS[fact.of]}, while {sentence(fact.suspect)}"
+    if fact.held_at is not None:
+        return f"waiting for a lock that it holds itself since {place(fact.held_at)}"
     return _LOCKS[fact.of] + (f" ({sentence(fact.suspect)})" if fact.suspect is not None else "")
 
 

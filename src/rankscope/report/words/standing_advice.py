@@ -60,6 +60,8 @@ ADVICE.update(
         "or use a future",
         "release-lock": "see that every path out of the locked part releases the lock (`with lock:`), and that all "
         "threads take locks in one order",
+        "lock-once": "do not take the lock twice: call a version of {function} that expects it to be held, or make it "
+        "a threading.RLock()",
         "no-lock-across": "do not hold a lock across a collective, or across fork: the child inherits it without its "
         "holder",
         "wait-time-limit": "wait with a time limit",

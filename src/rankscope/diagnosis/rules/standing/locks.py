@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import dropwhile
 from typing import Literal
 
 from rankscope.diagnosis.advice import Advice
@@ -29,10 +30,12 @@ from rankscope.diagnosis.rules.standing.frames import (
 )
 from rankscope.diagnosis.rules.standing.outside import SLEEPS
 from rankscope.diagnosis.rules.standing.stand import AWAITED, CALL, MECHANISM, Stand, movement
+from rankscope.diagnosis.source.reader import CodeReader
 from rankscope.diagnosis.views import (
     alive,
     current_where,
     innermost_user_frame,
+    main_thread,
     newest_main_thread,
     python_frames,
     where,
@@ -122,6 +125,8 @@ def process_lock(rank: RankEvidence, evidence: Evidence) -> Stand | None:
     printed = (error for error in rank.exceptions if error.source == "output" and error.thread != "MainThread")
     died = tuple(_death(error) for error in printed)
     kind = _kind(frames)
+    if kind == "lock" and (own := _own_lock(rank, evidence)) is not None:
+        return own
     suspect = died[-1] if died else beside[0] if len(beside) == 1 else None
     doing = AwaitsLock(kind, suspect)
     return Stand(
@@ -137,6 +142,31 @@ def process_lock(rank: RankEvidence, evidence: Evidence) -> Stand | None:
         ),
         explains=AWAITED if died else MECHANISM,
     )
+
+
+def _own_lock(rank: RankEvidence, evidence: Evidence) -> Stand | None:
+    """The thread holds what it waits for: by the source, and in both looks at its stack."""
+    sites = [_from_user(thread.frames) for stack in rank.stacks if (thread := main_thread(stack)) is not None]
+    if len(sites) < 2 or len(set(sites)) > 1:
+        return None
+    held = CodeReader(evidence).held_already(sites[0])
+    if held is None:
+        return None
+    doing = AwaitsLock(held_at=where(held))
+    return Stand(
+        cause="lock-wait",
+        at=current_where(rank),
+        doing=doing,
+        because=(doing, *movement(rank)),
+        fix=(Advice("lock-once", function=plain_name(sites[0][0])),),
+        certainty="proven",
+        explains=AWAITED,
+    )
+
+
+def _from_user(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    """From the user's innermost frame on."""
+    return tuple(dropwhile(lambda frame: not frame.user, python_frames(frames)))
 
 
 _LOCK_FIX: dict[AWAITED_LOCK, tuple[Advice, ...]] = {

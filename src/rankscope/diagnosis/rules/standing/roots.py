@@ -52,6 +52,8 @@ def explain_roots(evidence: Evidence, graph: WaitGraph, endings: Endings) -> Fin
         return explain_parted(graph, evidence)
     stuck = sorted([finding for finding in found if finding.outcome == "hang"] or found, key=_weight, reverse=True)
     first = stuck[0]
+    if first.certainty == "proven":
+        return first
     paired = explain_paired_call(graph, evidence, first.certainty) if first.outcome == "hang" else None
     if paired is not None:
         return paired
@@ -78,7 +80,7 @@ def _of_root(state: State, evidence: Evidence, graph: WaitGraph) -> list[Finding
 
 def _weight(finding: Finding) -> tuple[bool, int]:
     """What is more certain comes first, then what says more."""
-    return finding.certainty == "likely", CAUSES[finding.cause].special
+    return finding.certainty != "possible", CAUSES[finding.cause].special
 
 
 def _all_wait(evidence: Evidence, graph: WaitGraph) -> Finding | None:
@@ -129,7 +131,7 @@ def _all_still(evidence: Evidence) -> Finding | None:
         finding
         for finding in found
         if finding.outcome == "hang"
-        and finding.certainty == "likely"
+        and finding.certainty != "possible"
         and (finding.cause == "lock-wait" or not _asleep(finding, living))
     ]
     if len(stuck) < len(living):

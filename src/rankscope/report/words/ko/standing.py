@@ -356,11 +356,15 @@ def _(fact: Polls) -> str:
 
 @sentence.register
 def _(fact: AwaitsLock) -> str:
+    if fact.held_at is not None:
+        return f"메인 스레드가 {place(fact.held_at)}에서 스스로 잡아 아직 쥐고 있는 잠금을 기다린다"
     return {"lock": "메인 스레드가 자기 프로세스 안의 잠금을 기다린다"}.get(fact.of, f"메인 스레드: {_LOCKS[fact.of]}")
 
 
 @doing.register
 def _(fact: AwaitsLock) -> str:
+    if fact.held_at is not None:
+        return f"{place(fact.held_at)}에서부터 스스로 쥐고 있는 잠금을 기다리는 중"
     return _LOCKS[fact.of] + (f" ({sentence(fact.suspect)})" if fact.suspect is not None else "")
 
 

@@ -55,6 +55,8 @@ ADVICE.update(
         "hand-over-exception": "스레드가 자기 예외를 기다리는 쪽에 넘기게 한다: 큐에 넣거나 future를 쓴다",
         "release-lock": "잠긴 구간에서 나가는 모든 길이 잠금을 푸는지(`with lock:`), 모든 스레드가 한 순서로 잠그는지 "
         "본다",
+        "lock-once": "잠금을 두 번 잡지 않는다: 이미 잡혀 있다고 보는 {function:을} 따로 두어 부르거나 "
+        "threading.RLock()으로 바꾼다",
         "no-lock-across": "집합 통신이나 fork를 건너 잠금을 쥐지 않는다: 자식은 쥔 쪽 없이 잠금만 물려받는다",
         "wait-time-limit": "시간 제한을 두고 기다린다",
         "logging-handler": "로그 핸들러는 쓰는 동안 잠금을 쥔다: 어디에 쓰는지(파이프, 소켓, 네트워크 파일 시스템) "
