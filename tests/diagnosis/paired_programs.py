@@ -65,7 +65,7 @@ class Recorder:
         def all_reduce(tensor: Tensor, group: str = "0", op: str = "SUM") -> None:
             self.make("all_reduce", tensor, -1, group, f"{op} {tensor.shape}".strip())
 
-        plain = {op: named(op) for op in ("all_gather", "all_gather_into_tensor", "all_to_all_single")}
+        plain = {op: named(op) for op in ("all_gather", "all_gather_into_tensor", "all_to_all_single", "barrier")}
         return {
             "rank": self.rank,
             "Tensor": Tensor,

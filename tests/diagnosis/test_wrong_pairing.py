@@ -116,6 +116,24 @@ def main():
         work(0.05)
 main()
 """
+MADE_UP_FOR = """
+def boxes(found):
+    if not found:
+        return False
+    all_reduce(Tensor(1))
+    return True
+
+def main():
+    for number in range(40):
+        counted = boxes(rank != 1 or number < 20)
+        all_reduce(Tensor(1))
+        if not counted:
+            all_reduce(Tensor(1))
+        all_gather(Tensor(64))
+        step()
+        work(0.05)
+main()
+"""
 SHORTER_PASS = """
 def meet(values):
     all_reduce(values)
@@ -201,6 +219,8 @@ def lines(verdict: Verdict) -> list[int | None]:
         (SKIPPED, "collective-skipped", "likely", 1, "if active:"),
         (SKIPPED_IN_A_RUN, "collective-skipped", "likely", 1, "if number % 10 == 9 and outliers <= 12:"),
         (EXTRA, "collective-skipped", "likely", 1, "def peak"),
+        (MADE_UP_FOR, "collective-skipped", "likely", 1, "if not found:"),
+        (MADE_UP_FOR.replace("    step()\n", "    work(0)\n"), "collective-skipped", "likely", 1, "if not found:"),
         (SHORTER_PASS, "uneven-data", "likely", 1, "all_reduce(values)"),
         (SWAPPED, "collective-mismatch", "likely", 1, "all_reduce(square.clamp_(max=25))"),
         (SWAPPED_FUNCTIONS, "collective-mismatch", "likely", 1, "def share_second"),
@@ -212,6 +232,8 @@ def lines(verdict: Verdict) -> list[int | None]:
         "skipped",
         "in a run",
         "extra",
+        "made up for",
+        "made up for, no steps",
         "shorter pass",
         "swapped",
         "other order",
@@ -391,6 +413,18 @@ def main():
         work(0.05)
 main()
 """
+ONE_MORE_FOR_ANOTHER = """
+def main():
+    for number in range(40):
+        if not (rank == 1 and number >= 20):
+            all_reduce(Tensor(1))
+        for _ in range(2 if rank == 1 and number >= 20 else 1):
+            all_reduce(Tensor(1))
+        all_gather(Tensor(64))
+        step()
+        work(0.05)
+main()
+"""
 MIXED_NAMES = """
 def main():
     for number in range(40):
@@ -407,8 +441,28 @@ main()
 @pytest.mark.parametrize("recorded", [False, True], ids=["by the pages", "by the recorder"])
 @pytest.mark.parametrize(
     "source",
-    [TWO_LINES, JOINED, ANOTHER_WAY_ONCE, INSTEAD, OWN_SPLITS, UNKNOWN_ROOT],
-    ids=["written twice", "joined ranks", "another way once", "in place of it", "own splits", "unknown root"],
+    [
+        TWO_LINES,
+        JOINED,
+        ANOTHER_WAY_ONCE,
+        INSTEAD,
+        OWN_SPLITS,
+        UNKNOWN_ROOT,
+        ONE_MORE_FOR_ANOTHER,
+        MADE_UP_FOR.replace("all_reduce(Tensor(1))", "barrier(None)"),
+        MADE_UP_FOR.replace("        step()\n", "").replace("number < 20", "number != 20"),
+    ],
+    ids=[
+        "written twice",
+        "joined ranks",
+        "another way once",
+        "in place of it",
+        "own splits",
+        "unknown root",
+        "one more for another",
+        "barriers",
+        "once, and no steps",
+    ],
 )
 @pytest.mark.parametrize("behind", [{}, {0: 7}, {1: 1, 2: 30}])
 def test_what_may_differ_is_not_told(source: str, behind: dict[int, int], recorded: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
 from statistics import median
 
@@ -20,6 +21,12 @@ _EARLY_IF_STEADY = 0.9
 """The same where rounds hardly vary: had the call come in place of the usual one, a whole round would lie between."""
 _STEADY = 1.15
 """The median round over the shortest one, at most."""
+
+_FAR_AHEAD = 8
+"""Calls that may have been left out in a row."""
+_LEAST_MET = 6
+"""So often a call has met itself, and nothing else, before it is out of place elsewhere."""
+_REMEMBERED = 400
 
 
 def call_before(odd: Side, usual: Side, divergence: Divergence, states: dict[int, State], code: CodeReader) -> bool:
@@ -59,6 +66,44 @@ def _early(state: State, divergence: Divergence, usual: Side) -> float | None:
         return None
     shortest = min(gaps)
     return shortest * (_EARLY_IF_STEADY if median(gaps) <= _STEADY * shortest else _EARLY)
+
+
+def came_early(odd: Side, usual: Side, divergence: Divergence, states: dict[int, State]) -> int:
+    """The odd ranks are at a call that the usual ones make so many calls later, and that had always met itself: those
+    before it were left out. What follows may agree again, where another call makes up for it: it is later in the same
+    step, or never met itself again. 0 where it is not so, and for barriers, which are all alike."""
+    if odd.event is None or odd.event.op == "barrier":
+        return 0
+    others = states[usual.ranks[0]].of(divergence.group)
+    step = odd.event.step
+    for count in range(1, _FAR_AHEAD + 1):
+        later = others.get(divergence.seq + count)
+        if later is None or (step > 0 and later.step != step):
+            return 0
+        if later.site == odd.site:
+            early = all(_moved(states[rank], others, divergence, odd, count) for rank in odd.ranks)
+            return count if early else 0
+    return 0
+
+
+def _moved(state: State, others: Mapping[int, Event], divergence: Divergence, odd: Side, count: int) -> bool:
+    events = state.of(divergence.group)
+    place = divergence.seq
+    then = events.get(place + count)
+    if then is None or then.site == odd.site:
+        return False
+    before = _met(odd, events, others, range(place - _REMEMBERED, place))
+    if len(before) < _LEAST_MET or not all(before):
+        return False
+    after = _met(odd, events, others, range(place, place + _REMEMBERED))
+    return then.step > 0 or (len(after) >= _LEAST_MET and not any(after))
+
+
+def _met(odd: Side, events: Mapping[int, Event], others: Mapping[int, Event], places: range) -> list[bool]:
+    """Of each time that either side made the call: whether both did."""
+    pairs = ((events.get(place), others.get(place)) for place in places)
+    sites = ((mine.site, theirs.site) for mine, theirs in pairs if mine is not None and theirs is not None)
+    return [mine == theirs for mine, theirs in sites if odd.site in (mine, theirs)]
 
 
 def crossed(odd: Side, usual: Side, divergence: Divergence, states: dict[int, State], code: CodeReader) -> bool:

@@ -23,7 +23,7 @@ from rankscope.diagnosis.facts.calls import (
 )
 from rankscope.diagnosis.finding import Finding, Possibility, Suspect
 from rankscope.diagnosis.rules.divergence.call_facts import called, first_difference, now, suspect, ways
-from rankscope.diagnosis.rules.divergence.crossed_calls import call_before, crossed, swapped
+from rankscope.diagnosis.rules.divergence.crossed_calls import call_before, came_early, crossed, swapped
 from rankscope.diagnosis.rules.divergence.parted import is_mismatch, summary_of, went_on
 from rankscope.diagnosis.rules.divergence.uneven import short_of_data
 from rankscope.diagnosis.sequences import Kind
@@ -125,6 +125,10 @@ def _by_source(divergence: Divergence, case: Case) -> Finding | None:
     shifted = _shifted(divergence, case)
     if shifted is not None:
         return _corrupt(_skipped(shifted, blame(shifted, states, case.code), case), "likely", desync, case)
+    early = came_early(odd, usual, divergence, states)
+    if early and not decided.extra:
+        left_out = replace(divergence, sides=(usual, replace(odd, kind="skipped", count=early)))
+        return _corrupt(_skipped(left_out, decided, case), "likely", desync, case)
     if crossed(odd, usual, divergence, states, case.code):
         return _corrupt(_mismatched(divergence, decided, case), "likely", desync, case)
     return None
@@ -283,7 +287,7 @@ def _passed_by(divergence: Divergence, decided: Blame, case: Case) -> tuple[Wher
     if not conditions:
         found = case.code.condition_of(frame, past=_differing(odd, usual))
         conditions = () if found is None else (condition(frame, found, "keeps-from", odd.ranks),)
-    return views.where(frame), conditions
+    return next((each.target for each in conditions if each.target is not None), views.where(frame)), conditions
 
 
 def _differing(side: Side, other: Side) -> Frame | None:
