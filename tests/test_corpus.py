@@ -26,7 +26,6 @@ RECORDINGS = [path for path in ALL if not path.startswith(TWO_RANKS)]
 NOT_RECORDED = {
     "jolly_walnut": "replicas of a reducer of the program's own are not known to be replicas",
     "damped_update": "NCCL pairs its calls wrongly, and nothing is said",
-    "cross_terms": "a matrix the other way round: which way it lies was not written down when it was last recorded",
     "misty_trowel": "a shell that asks again and again in a child process counts as life: reported, not called a hang",
     "olive_hinge": "a child process that copies the same file for ever counts as life: reported, not called a hang",
     "quartz_fiddle": "the loss is not finite once, what came of it stays finite, and it ends well: no look was taken",

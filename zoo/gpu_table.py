@@ -47,10 +47,15 @@ def totals(rows: Iterable[Row]) -> str:
 
 def seconds(cases: Sequence[Case], told: dict[str, Row]) -> str:
     """From the program's mark before the fault to the announcement, by what had to be waited for."""
+
+    def waits(case: Case) -> bool:
+        asked = any(option.startswith(_WAITED) for option in case.expect.options)
+        return asked and told[case.name]["certainty"] != "proven"
+
     kinds: tuple[tuple[str, Callable[[Case], bool]], ...] = (
-        ("hangs and crashes that are seen at once", lambda case: not _waits(case) and not _is_corrupt(case)),
+        ("hangs and crashes that are seen at once", lambda case: not waits(case) and not _is_corrupt(case)),
         ("wrong numbers, told while the job goes on", _is_corrupt),
-        (f"likely hangs with `{_WAITED} 10`", _waits),
+        (f"likely hangs with `{_WAITED} 10`", waits),
     )
     lines = ["| told | programs | after the fault, median | worst |", "| --- | ---: | ---: | ---: |"]
     for title, belongs in kinds:
@@ -59,10 +64,6 @@ def seconds(cases: Sequence[Case], told: dict[str, Row]) -> str:
         if took:
             lines.append(f"| {title} | {len(took)} | {statistics.median(took):.1f} s | {took[-1]:.1f} s |")
     return "\n".join(lines)
-
-
-def _waits(case: Case) -> bool:
-    return any(option.startswith(_WAITED) for option in case.expect.options)
 
 
 def _is_corrupt(case: Case) -> bool:
