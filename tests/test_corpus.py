@@ -32,7 +32,6 @@ NOT_RECORDED = {
 }
 """Case → why there is no recording of it with the right verdict."""
 NOT_YET_RIGHT = {
-    "ivory_compass": "the line is where the rank waits now, not the handler that led it past the call",
     "zinc_pillow": "the line is that of the exception, not the one that ended the program because of it",
 }
 """Case → what its verdict lacks; nobody else is blamed in it."""

@@ -6,7 +6,7 @@ from rankscope.diagnosis import views
 from rankscope.diagnosis.advice import Advice
 from rankscope.diagnosis.blame import Blame, blame
 from rankscope.diagnosis.divergence import Divergence, Side
-from rankscope.diagnosis.facts import Fact
+from rankscope.diagnosis.facts import Fact, changed
 from rankscope.diagnosis.facts.calls import Called, Extra, Mismatch, Perhaps, Sides, Skipped, WentOn
 from rankscope.diagnosis.finding import Finding, Possibility
 from rankscope.diagnosis.rank_wait import LEAVING
@@ -25,6 +25,7 @@ from rankscope.diagnosis.source.reader import CodeReader
 from rankscope.diagnosis.verdict import Where
 from rankscope.diagnosis.wait_graph import State, WaitGraph, members_of
 
+_HABIT = 5
 NOBODY = Blame(ranks=(), extra=False, reserved=False, reasons=())
 
 
@@ -92,14 +93,19 @@ def _side_where(side: Side, divergence: Divergence, state: State) -> Where | Non
 def skipped(divergence: Divergence, decided: Blame, graph: WaitGraph, code: CodeReader) -> Finding:
     """Ranks that made a call more, or one fewer, than the rest."""
     calls = {side.ranks: called(side, divergence) for side in divergence.sides}
+    summary = summary_of(divergence, decided)
     culprits = []
     for side in divergence.sides:
         for rank in side.ranks:
             if rank in decided.ranks:
                 state = graph.states[rank]
                 extra = decided.extra and side.event is not None
-                at = _side_where(side, divergence, state) if extra else _passed_at(side, divergence, state, graph, code)
-                culprits.append(suspect(state, waits_in(state), at))
+                led = None if extra else _led_past(side, divergence, state, graph, code)
+                if led is not None and isinstance(summary, Skipped):
+                    culprits.append(suspect(state, changed(summary, ranks=(rank,)), led))
+                else:
+                    at = led or (_side_where(side, divergence, state) if extra else standing(state))
+                    culprits.append(suspect(state, waits_in(state), at))
     because: list[Fact] = [first_difference(divergence, graph), *calls.values(), *decided.reasons]
     because += went_on(divergence, decided)
     return Finding(
@@ -107,7 +113,7 @@ def skipped(divergence: Divergence, decided: Blame, graph: WaitGraph, code: Code
         cause="collective-skipped",
         certainty="proven",
         culprits=tuple(culprits),
-        summary=summary_of(divergence, decided),
+        summary=summary,
         because=(*because, *([now(graph)] if graph.deadlocked else [])),
         fix=(Advice("same-collectives"), Advice("one-rank-works")),
         alternatives=(Possibility("collective-mismatch", "possible", Perhaps("calls-differ")),),
@@ -129,14 +135,34 @@ def _ran_on(state: State, graph: WaitGraph) -> bool:
     return beyond or len({site_of(graph.states[rank])[:1] for rank in graph.deadlocked}) == 1
 
 
-def _passed_at(side: Side, divergence: Divergence, state: State, graph: WaitGraph, code: CodeReader) -> Where | None:
-    """Where the rank waits instead; of one that has run on, or only leaves its groups, the condition that led it past
-    the call."""
-    if not _ran_on(state, graph):
-        return standing(state)
+def _usual_line(state: State, graph: WaitGraph) -> bool:
+    """The rank waits where all have often called from: who skipped a call has only come to the next one."""
+    wait = state.wait
+    if wait is None or not wait.site:
+        return False
+    here = tuple((frame.file, frame.line) for frame in wait.site)
+    return all(_times_called(each, here) >= _HABIT for each in graph.states.values())
+
+
+def _times_called(state: State, here: tuple[tuple[str, int], ...]) -> int:
+    timeline = state.timeline
+    if timeline is None:
+        return 0
+    return sum(
+        tuple((frame.file, frame.line) for frame in event.site) == here
+        for events in timeline.events.values()
+        for event in events.values()
+    )
+
+
+def _led_past(side: Side, divergence: Divergence, state: State, graph: WaitGraph, code: CodeReader) -> Where | None:
+    """The condition that led a rank past the call, where the line on which it waits now tells nothing about that: it
+    has run on, only leaves its groups, or is where everybody goes."""
+    if not _ran_on(state, graph) and not _usual_line(state, graph):
+        return None
     site = next((other.site for other in divergence.sides if other is not side and other.site), ())
     led = code.way_past(site) or code.nearest_condition(site)
-    return Where(led[0].file, led[1].line, led[0].function) if led is not None else standing(state)
+    return Where(led[0].file, led[1].line, led[0].function) if led is not None else None
 
 
 def _began(divergence: Divergence) -> float | None:
