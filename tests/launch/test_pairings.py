@@ -199,3 +199,31 @@ def test_a_call_that_only_one_rank_made_is_looked_at_once_where_all_go_on(
 def test_a_page_that_cannot_be_read_is_no_difference(job: Job) -> None:
     job.ranks[1].path.unlink()
     assert not job.glances()
+
+
+def test_a_rank_that_is_always_a_call_behind_is_looked_at(job: Job) -> None:
+    """All calls come from one line: what was left out shows in their number alone, and in the steps."""
+    for rank in job.ranks:
+        rank.train(10)
+    job.ranks[1].step()
+    job.ranks[0].train(1)
+    job.ranks[2].train(1)
+    assert not job.glances()
+    asked = []
+    for _ in range(12):
+        for rank in job.ranks:
+            rank.train(2)
+        asked.append(job.glances(1))
+    assert True in asked
+    assert asked.index(True) < 8
+    assert asked.count(True) <= 2, "and not again and again"
+
+
+def test_a_rank_that_comes_a_little_later_is_not(job: Job) -> None:
+    asked = []
+    for _ in range(12):
+        for rank in job.ranks[:2]:
+            rank.train(2)
+        asked.append(job.glances(1))
+        job.ranks[2].train(2)
+    assert True not in asked

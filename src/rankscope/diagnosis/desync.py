@@ -4,7 +4,7 @@ Only what every rank surely recorded is compared: the part of a group's sequence
 Ranks may make one call from different lines. That alone is no difference; three things are:
 
 - `contradiction`: other operations, sizes, types, roots or a matrix the other way round at the same place;
-- `shift`: from one call on the lines no longer agree place by place, but do again so many calls apart;
+- `shift`: from one call on the lines, or the steps, no longer agree place by place, but do again so many calls apart;
 - `doubt`: a call from a line to which nobody had gone from the call before. Source and rhythm tell what it is.
 """
 
@@ -18,6 +18,7 @@ import msgspec
 from msgspec.structs import replace
 
 from rankscope.diagnosis.divergence import Divergence, Side, Site
+from rankscope.diagnosis.out_of_step import find_out_of_step
 from rankscope.diagnosis.sequences import Item, Parting, agreed_length, align
 from rankscope.diagnosis.timeline import Event, Timeline, calls_timeline
 from rankscope.diagnosis.wait_graph import State
@@ -62,6 +63,9 @@ def find_desync(group: str, states: dict[int, State]) -> Desync | None:
         found = _Compared(group, members).first()
         if found is not None:
             return found
+        shifted = find_out_of_step(group, members)
+        if shifted is not None:
+            return Desync("shift" if shifted.sure else "doubt", shifted.divergence)
     return None
 
 

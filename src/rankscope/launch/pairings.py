@@ -34,6 +34,8 @@ _PENDING_S = 0.5
 PENDING = "pending"
 YOUNG = "young"
 _UNEVEN_S = 1.5
+_ALWAYS_BEHIND = 4
+"""Glances in a row at which a rank has made fewer calls than another, while all make more: it may have left one out."""
 _WENT_ON = 6
 """Signs of progress of each rank in which none has made a call of the group."""
 
@@ -68,6 +70,11 @@ class _Compared:
     """Since then there is a doubt that too few calls have followed."""
     asked_young: bool = False
     """It was looked at all the same."""
+    behind: frozenset[int] = frozenset()
+    """Ranks that had made fewer calls than another, at so many glances in a row."""
+    glances: int = 0
+    least: int = 0
+    """Calls that all had made at the last of them."""
 
 
 class PairingWatch:
@@ -95,6 +102,7 @@ class PairingWatch:
         except EvidenceError:
             return False  # a page that cannot be read now is told of elsewhere
         differing = [key for key, ranks in known.items() if len(ranks) > 1 and self._differs(key, ranks, now)]
+        differing += [key for key, ranks in known.items() if key not in differing and self._lags(key, ranks, now)]
         if differing and self._read_closely(differing, known, pages, now):
             return True
         uneven = [key for key, ranks in known.items() if self._stays_uneven(key, ranks, now, progress or {})]
@@ -117,6 +125,21 @@ class PairingWatch:
             return False
         group.uneven = _Uneven(counts, float("inf"), before)  # once is enough
         self._doubts += 1
+        return True
+
+    def _lags(self, key: int, ranks: dict[int, Fingerprint], now: float) -> bool:
+        """Of calls that are all made from one line, one that was left out shows in their number alone."""
+        group, counts = self._groups.setdefault(key, _Compared()), {rank: each.calls for rank, each in ranks.items()}
+        least, most = min(counts.values()), max(counts.values())
+        behind = frozenset(rank for rank, calls in counts.items() if calls < most)
+        if least == group.least and group.glances:
+            return False  # nothing new
+        again = behind & group.behind
+        group.behind, group.glances = (again, group.glances + 1) if again else (behind, int(bool(behind)))
+        group.least = least
+        if group.glances < _ALWAYS_BEHIND or now < group.paths_due:
+            return False
+        group.behind, group.glances = frozenset(), 0
         return True
 
     def _differs(self, key: int, ranks: dict[int, Fingerprint], now: float) -> bool:

@@ -273,7 +273,10 @@ def _by_the_edit(divergence: Divergence, decided: Blame) -> Blame:
     if len(divergence.sides) != 2 or not kinds & {"extra", "skipped"}:
         return decided
     # One side is compared with the other: where that is the one to blame, it is the other way round.
-    return replace(decided, extra=("extra" in kinds) == (odd[0].kind is not None))
+    extra = ("extra" in kinds) == (odd[0].kind is not None)
+    led = [reason for reason in decided.reasons if isinstance(reason, Condition) and reason.effect == "leads-past"]
+    reasons = tuple(reason for reason in decided.reasons if not (extra and reason in led))
+    return replace(decided, extra=extra, reasons=reasons)
 
 
 def _passed_by(divergence: Divergence, decided: Blame, case: Case) -> tuple[Where | None, tuple[Condition, ...]]:
