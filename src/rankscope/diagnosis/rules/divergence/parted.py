@@ -135,13 +135,14 @@ def _ran_on(state: State, graph: WaitGraph) -> bool:
     return beyond or len({site_of(graph.states[rank])[:1] for rank in graph.deadlocked}) == 1
 
 
-def _usual_line(state: State, graph: WaitGraph) -> bool:
-    """The rank waits where all have often called from: who skipped a call has only come to the next one."""
+def _usual_line(state: State, other: State) -> bool:
+    """The rank waits where it and one that did not skip the call have often called from: it has only come to the next
+    call, where everybody goes."""
     wait = state.wait
     if wait is None or not wait.site:
         return False
     here = tuple((frame.file, frame.line) for frame in wait.site)
-    return all(_times_called(each, here) >= _HABIT for each in graph.states.values())
+    return all(_times_called(each, here) >= _HABIT for each in (state, other))
 
 
 def _times_called(state: State, here: tuple[tuple[str, int], ...]) -> int:
@@ -158,10 +159,10 @@ def _times_called(state: State, here: tuple[tuple[str, int], ...]) -> int:
 def _led_past(side: Side, divergence: Divergence, state: State, graph: WaitGraph, code: CodeReader) -> Where | None:
     """The condition that led a rank past the call, where the line on which it waits now tells nothing about that: it
     has run on, only leaves its groups, or is where everybody goes."""
-    if not _ran_on(state, graph) and not _usual_line(state, graph):
+    usual = next((other for other in divergence.sides if other is not side and other.site), None)
+    if usual is None or not (_ran_on(state, graph) or _usual_line(state, graph.states[usual.ranks[0]])):
         return None
-    site = next((other.site for other in divergence.sides if other is not side and other.site), ())
-    led = code.way_past(site) or code.nearest_condition(site)
+    led = code.way_past(usual.site) or code.nearest_condition(usual.site)
     return Where(led[0].file, led[1].line, led[0].function) if led is not None else None
 
 
