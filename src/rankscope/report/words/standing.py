@@ -363,10 +363,10 @@ def _(fact: AwaitsLock) -> str:
 
 @doing.register
 def _(fact: AwaitsLock) -> str:
-    if isinstance(fact.suspect, ThreadDied):
-        return f"{_LOCKS[fact.of]}, while {sentence(fact.suspect)}"
     if fact.held_at is not None:
         return f"waiting for a lock that it holds itself since {place(fact.held_at)}"
+    if isinstance(fact.suspect, ThreadDied):
+        return f"{_LOCKS[fact.of]}, while {sentence(fact.suspect)}"
     return _LOCKS[fact.of] + (f" ({sentence(fact.suspect)})" if fact.suspect is not None else "")
 
 
