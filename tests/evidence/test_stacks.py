@@ -178,7 +178,9 @@ def test_reads_a_real_dump_and_takes_the_last_of_several(start: Start) -> None:
         while text.count("in <module>") < count:
             os.kill(process.pid, signal.SIGUSR1)  # one that comes while a dump is written is lost
             while select.select([process.stderr], [], [], 0.5)[0]:
-                text += os.read(process.stderr.fileno(), 1 << 16).decode()
+                data = os.read(process.stderr.fileno(), 1 << 16)
+                assert data, "the program has ended"
+                text += data.decode()
     feeder, main = parse_faulthandler(text)
     assert (feeder.main, main.main) == (False, True)
     assert [frame.function for frame in main.frames] == ["push_metrics", "<module>"]
