@@ -137,3 +137,19 @@ def test_it_is_proven_while_the_others_wait_and_the_job_is_stopped(rankscope: Ra
     assert "# inner" in program.split("\n")[culprit["where"]["line"]]
     assert "that it holds itself since Cache.fetch (train.py:6)" in verdict["headline"]
     assert "threading.RLock()" in verdict["fix"][0]
+
+
+@pytest.mark.slow
+def test_several_ranks_that_wait_for_themselves_are_all_named(rankscope: Rankscope) -> None:
+    program = METHODS + (
+        "import torch, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "cache = Cache()\n"
+        "for step in range(8):\n"
+        "    if dist.get_rank() > 0 and step == 5:\n"
+        "        cache.fetch()\n"
+        "    dist.all_reduce(torch.ones(4))\n"
+    )
+    verdict = rankscope.run("--stall-after", 300, rankscope.script(program), nproc=3).verdict
+    assert (verdict["cause"], verdict["certainty"]) == ("lock-wait", "proven")
+    assert sorted(culprit["rank"] for culprit in verdict["culprits"]) == [1, 2]

@@ -52,9 +52,8 @@ def explain_roots(evidence: Evidence, graph: WaitGraph, endings: Endings) -> Fin
         return explain_parted(graph, evidence)
     stuck = sorted([finding for finding in found if finding.outcome == "hang"] or found, key=_weight, reverse=True)
     first = stuck[0]
-    if first.certainty == "proven":
-        return first
-    paired = explain_paired_call(graph, evidence, first.certainty) if first.outcome == "hang" else None
+    unproven = first.outcome == "hang" and first.certainty != "proven"
+    paired = explain_paired_call(graph, evidence, first.certainty) if unproven else None
     if paired is not None:
         return paired
     late = tuple(endings.victims) or tuple(seen.rank for seen in evidence.ranks if _gave_up(seen))
